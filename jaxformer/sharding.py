@@ -69,7 +69,7 @@ def make_mesh(cfg: MeshConfig) -> Mesh | None:
     if np.prod(shape) != count:
         raise UserError(
             "mesh",
-            f"data × fsdp = {shape[0]} × {shape[1]} = {np.prod(shape)} but there are {count} devices",
+            f"data × fsdp = {shape[0]} × {shape[1]} but there are {count} devices",
             "set one of them to -1 for the rest",
         )
     return jax.make_mesh(shape, AXES, axis_types=(AxisType.Auto,) * len(AXES))
@@ -136,7 +136,7 @@ def path_of(keys: Any) -> str:
 
 
 def params_shardings(mesh: Mesh | None, abstract_params: Any) -> Any:
-    """Returns a sharding for every parameter; raises UserError where a dimension is not divisible."""
+    """Returns a sharding for each parameter; raises UserError where a dimension does not divide."""
 
     def sharding(keys: Any, leaf: Any) -> Sharding:
         path = path_of(keys)

@@ -1,0 +1,1 @@
+"""Training: optimizer, state, step, loop, metrics."""

@@ -1,0 +1,128 @@
+"""One optimizer update as one jitted function of (state, batch).
+
+Losses, gradients and token counts are summed over the microbatches and divided once, so that a
+batch gives the same update however it is split. An update that is not finite is skipped: parameters
+and optimizer state stay, the step counts on (its batch is consumed).
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import nnx
+
+from jaxformer.config import RunConfig
+from jaxformer.losses import accuracy, cross_entropy
+from jaxformer.nn.dropout import RowKey
+from jaxformer.sharding import constrain
+from jaxformer.training.state import TrainState
+
+Batch = dict[str, jax.Array]
+Sums = dict[str, tuple[jax.Array, jax.Array]]  # name -> (sum, weight)
+StepFn = Callable[[TrainState, Batch], tuple[TrainState, dict[str, jax.Array]]]
+
+
+def make_train_step(
+    graphdef: Any, tx: optax.GradientTransformation, schedule: optax.Schedule, cfg: RunConfig
+) -> StepFn:
+    """Returns step(state, batch) -> (state, metrics), not yet jitted.
+
+    Metrics are float32 scalars, sums where a mean is meant: `loss` (sum over tokens), `weight`,
+    `correct`, `total` (the value that was minimised), `grad_norm` before clipping, `learning_rate`,
+    `skipped` in a row and `skipped_total`.
+    """
+
+    def step(state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, jax.Array]]:
+        key = jax.random.fold_in(jax.random.key(cfg.seed), state.step)
+        rows = jnp.arange(batch["tokens"].shape[0])
+        losses, correct, grads = _accumulate(
+            graphdef, state.params, batch | {"row": rows}, key, cfg.train.num_microbatches
+        )
+        total = sum(_divide(*losses[name]) for name in losses)
+        scaled = [
+            jax.tree.map(lambda g, w=losses[name][1]: _divide(g, w), grads[name]) for name in losses
+        ]
+        gradient = jax.tree.map(lambda *parts: sum(parts), *scaled)
+        grad_norm = optax.global_norm(gradient)
+        updates, opt_state = tx.update(gradient, state.opt_state, state.params)
+        rate = jnp.asarray(schedule(state.step + 1), jnp.float32)
+        params = optax.apply_updates(state.params, jax.tree.map(lambda u: rate * u, updates))
+        ok = jnp.isfinite(grad_norm) & jnp.isfinite(total)
+        keep = lambda new, old: jax.tree.map(lambda n, o: jnp.where(ok, n, o), new, old)  # noqa: E731
+        new = TrainState(
+            step=state.step + 1,
+            params=keep(params, state.params),
+            opt_state=keep(opt_state, state.opt_state),
+            skipped=jnp.where(ok, 0, state.skipped + 1),
+            skipped_total=state.skipped_total + jnp.where(ok, 0, 1),
+        )
+        loss, weight = losses["loss"]
+        metrics = {
+            "loss": loss,
+            "weight": weight,
+            "correct": correct,
+            "total": total,
+            "grad_norm": grad_norm,
+            "learning_rate": rate,
+            "skipped": new.skipped,
+            "skipped_total": new.skipped_total,
+        }
+        return new, metrics
+
+    return step
+
+
+def _accumulate(
+    graphdef: Any, params: Any, batch: Batch, key: jax.Array, parts: int
+) -> tuple[Sums, jax.Array, dict[str, Any]]:
+    """Sums (losses, correct tokens, gradients of each loss's sum) over the microbatches."""
+
+    def part(batch: Batch) -> tuple[Sums, jax.Array, dict[str, Any]]:
+        batch = {name: constrain(rows, "batch") for name, rows in batch.items()}
+        return _gradients(graphdef, params, batch, key)
+
+    if parts == 1:
+        return part(batch)
+    # Row r goes to microbatch r % parts, so each keeps rows of every device.
+    split = jax.tree.map(
+        lambda x: jnp.moveaxis(x.reshape(x.shape[0] // parts, parts, *x.shape[1:]), 1, 0), batch
+    )
+    zeros = jax.tree.map(
+        lambda leaf: jnp.zeros(leaf.shape, leaf.dtype),
+        jax.eval_shape(part, jax.tree.map(lambda x: x[0], split)),
+    )
+    total, _ = jax.lax.scan(
+        lambda carry, rows: (jax.tree.map(jnp.add, carry, part(rows)), None), zeros, split
+    )
+    return total
+
+
+def _gradients(
+    graphdef: Any, params: Any, batch: Batch, key: jax.Array
+) -> tuple[Sums, jax.Array, dict[str, Any]]:
+    """Differentiates the sum of every loss by itself: their weights differ and divide later."""
+
+    def forward(params: Any) -> tuple[dict[str, jax.Array], Any]:
+        out = nnx.merge(graphdef, params)(
+            batch["tokens"],
+            segment_ids=batch["segment_ids"],
+            positions=batch["positions"],
+            key=RowKey(key, batch["row"]),
+        )
+        targets, weights = batch["targets"], batch["weights"]
+        losses = {"loss": cross_entropy(out.logits, targets, weights), **out.losses}
+        correct, _ = accuracy(out.logits, targets, weights)
+        sums = {name: loss[0] for name, loss in losses.items()}
+        return sums, ({name: loss[1] for name, loss in losses.items()}, correct)
+
+    sums, backward, (weights, correct) = jax.vjp(forward, params, has_aux=True)
+    pick = {name: {other: jnp.float32(name == other) for other in sums} for name in sums}
+    grads = {name: backward(pick[name])[0] for name in sums}
+    return {name: (sums[name], weights[name]) for name in sums}, correct, grads
+
+
+def _divide(total: jax.Array, weight: jax.Array) -> jax.Array:
+    """total / weight, and 0 where the weight is 0."""
+    return jnp.where(weight == 0, 0.0, total / jnp.where(weight == 0, 1.0, weight))
