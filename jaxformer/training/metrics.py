@@ -1,0 +1,171 @@
+"""What a run tells about itself: metrics.jsonl, TensorBoard, throughput and MFU."""
+
+import json
+import math
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from tensorboard.compat.proto import event_pb2, summary_pb2
+from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+from jaxformer.config import ModelConfig
+from jaxformer.sharding import path_of
+
+# Dense bf16 FLOP/s of one device, by what its device_kind starts with (vendors' data sheets).
+PEAK_FLOPS = {
+    "TPU v6 lite": 918e12,
+    "TPU v6e": 918e12,
+    "TPU v5p": 459e12,
+    "TPU v5 lite": 197e12,
+    "TPU v5e": 197e12,
+    "TPU v5": 459e12,
+    "TPU v4": 275e12,
+    "NVIDIA B200": 2250e12,
+    "NVIDIA H200": 989e12,
+    "NVIDIA H100": 989e12,
+    "NVIDIA A100": 312e12,
+}
+
+
+class MetricsWriter:
+    """Appends lines to WORKDIR/metrics.jsonl and scalars to WORKDIR/tensorboard.
+
+    Opened at `step`, it drops what an earlier process wrote of later steps, and a torn last line,
+    so that a resumed run leaves the lines of one that was never interrupted.
+    """
+
+    def __init__(self, workdir: str | os.PathLike[str], step: int = 0):
+        workdir = Path(workdir)
+        self.path = workdir / "metrics.jsonl"
+        _truncate(self.path, step)
+        self._file = open(self.path, "a", encoding="utf-8")  # noqa: SIM115
+        self._events = EventFileWriter(str(workdir / "tensorboard"))
+        start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
+        self._events.add_event(
+            event_pb2.Event(wall_time=time.time(), step=step + 1, session_log=start)
+        )
+
+    def write(self, step: int, split: str, values: Mapping[str, Any]) -> None:
+        """Writes one line; numbers that are not finite become null."""
+        now = time.time()
+        line = {"step": step, "split": split, **{k: _plain(v) for k, v in values.items()}}
+        self._file.write(json.dumps(line | {"time": round(now, 3)}, allow_nan=False) + "\n")
+        self._file.flush()
+        scalars = [
+            summary_pb2.Summary.Value(tag=f"{split}/{name}", simple_value=value)
+            for name, value in values.items()
+            if isinstance(value, (int, float)) and not isinstance(value, bool)
+        ]
+        summary = summary_pb2.Summary(value=scalars)
+        self._events.add_event(event_pb2.Event(wall_time=now, step=step, summary=summary))
+
+    def close(self) -> None:
+        self._file.close()
+        self._events.close()
+
+
+class Meter:
+    """Speed since the last `reset`: tokens, steps and the time spent waiting for data."""
+
+    def __init__(self, flops_per_position: float, peak_flops: float):
+        self._flops, self._peak = flops_per_position, peak_flops
+        self.reset()
+
+    def reset(self) -> None:
+        self._start = time.perf_counter()
+        self._steps, self._tokens, self._positions, self._waited = 0, 0.0, 0, 0.0
+
+    def waited(self, seconds: float) -> None:
+        self._waited += seconds
+
+    def add(self, tokens: float, positions: int) -> None:
+        """Counts a finished step: its supervised tokens, and all positions it computed."""
+        self._steps += 1
+        self._tokens += tokens
+        self._positions += positions
+
+    def rates(self) -> dict[str, float]:
+        """`data_wait` is a share of the time, `mfu` a share of the devices' peak."""
+        seconds = time.perf_counter() - self._start
+        if not self._steps or seconds <= 0:
+            return {}
+        rates = {
+            "tokens_per_second": self._tokens / seconds,
+            "step_seconds": seconds / self._steps,
+            "data_wait": self._waited / seconds,
+        }
+        if self._peak:
+            rates["mfu"] = self._flops * self._positions / seconds / self._peak
+        return {name: float(f"{value:.4g}") for name, value in rates.items()}
+
+
+TIMED = ("tokens_per_second", "step_seconds", "data_wait", "mfu", "time")
+
+
+def flops_per_position(cfg: ModelConfig, abstract_params: Any, length: int) -> float:
+    """Model FLOPs of forward and backward for one position: 6 N + 12 layers · H · K · length.
+
+    Chowdhery et al. 2022 (PaLM), appendix B, with N as in Kaplan et al. 2020 §2.1: weights that
+    are multiplied, so kernels and the read-out (D · V, tied or not) but no table that is looked
+    up. Attention is counted in full, not halved for causality; recomputation is not counted.
+    """
+    leaves = jax.tree_util.tree_leaves_with_path(abstract_params)
+    kernels = {path_of(k): int(np.prod(v.shape)) for k, v in leaves}
+    weights = sum(size for path, size in kernels.items() if path.endswith("kernel"))
+    if "head/kernel" not in kernels:
+        weights += kernels["embedding/table"]
+    return 6.0 * weights + 12.0 * cfg.num_layers * cfg.num_heads * cfg.head_width * length
+
+
+def peak_flops() -> float:
+    """FLOP/s of all devices together; 0 where the kind is not in the table.
+
+    CPU devices, real or faked, share one machine: a float32 matrix product is timed once.
+    """
+    device = jax.devices()[0]
+    if device.platform == "cpu":
+        return _measured_flops()
+    for kind, flops in PEAK_FLOPS.items():
+        if device.device_kind.startswith(kind):
+            return flops * jax.device_count()
+    return 0.0
+
+
+def _measured_flops(size: int = 768, seconds: float = 0.1) -> float:
+    x = jnp.ones((size, size), jnp.float32)
+    multiply = jax.jit(lambda x: x @ x)
+    multiply(x).block_until_ready()
+    fastest, end = math.inf, time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        start = time.perf_counter()
+        multiply(x).block_until_ready()
+        fastest = min(fastest, time.perf_counter() - start)
+    return 2 * size**3 / fastest
+
+
+def _truncate(path: Path, step: int) -> None:
+    """Rewrites a metrics file without lines of later steps or a torn end, by rename."""
+    if not path.exists():
+        return
+    kept = []
+    for line in path.read_bytes().splitlines(keepends=True):
+        try:
+            if line.endswith(b"\n") and json.loads(line)["step"] <= step:
+                kept.append(line)
+        except (ValueError, KeyError, TypeError):
+            continue
+    temporary = path.with_name(path.name + ".tmp")
+    temporary.write_bytes(b"".join(kept))
+    os.replace(temporary, path)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

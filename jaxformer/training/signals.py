@@ -1,0 +1,36 @@
+"""SIGTERM and SIGINT as a wish to stop at the next step."""
+
+import contextlib
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from types import FrameType
+
+
+class Stop:
+    """`name` of the signal that asked for a stop; '' while none has."""
+
+    name = ""
+
+
+@contextlib.contextmanager
+def stop_on_signal() -> Iterator[Stop]:
+    """Notes the first signal for the loop to see; a second one ends the process at once."""
+    stop = Stop()
+
+    def handle(number: int, _: FrameType | None) -> None:
+        if stop.name:
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+        stop.name = signal.Signals(number).name
+
+    if threading.current_thread() is not threading.main_thread():
+        yield stop  # only the main thread may set handlers
+        return
+    before = {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
