@@ -1,0 +1,138 @@
+"""Every field of a run with its default. Other configs start from this one and change a few lines.
+
+An override on the command line names the same path: `--config.model.num_layers=4`.
+0 or '' stands for "absent" where a field says so. Options of a kind live in a section named after
+the kind and are ignored unless that kind is selected.
+"""
+
+from ml_collections import ConfigDict
+
+
+def get_config() -> ConfigDict:
+    c = ConfigDict()
+    c.seed = 0  # parameters, dropout, order of the data
+    c.compute_dtype = "float32"  # of activations: float32 | bfloat16; parameters are float32
+    c.model = model()
+    c.data = data()
+    c.optimizer = optimizer()
+    c.schedule = schedule()
+    c.train = train()
+    c.eval = evaluation()
+    c.mesh = mesh()
+    return c
+
+
+def model() -> ConfigDict:
+    m = ConfigDict()
+    m.architecture = "decoder"  # decoder
+    m.num_layers = 2
+    m.d_model = 64  # width of the residual stream
+    m.num_heads = 4  # query heads
+    m.num_kv_heads = 0  # key/value heads: 0 = num_heads, 1 = multi-query, between = grouped
+    m.head_dim = 0  # 0 = d_model / num_heads
+    m.d_ff = 0  # width of the feed-forward hidden layer: 0 = 4 * d_model
+    m.vocab_size = 0  # 0 = the tokenizer's
+    m.max_length = 64  # most tokens a sequence may have: size of a learned position table
+    m.activation = "gelu"  # relu | gelu (tanh) | gelu_exact | silu | reglu | geglu | swiglu
+    m.norm = "layernorm"  # layernorm | rmsnorm
+    m.norm_placement = "pre"  # pre | post | sandwich | none
+    m.final_norm = "auto"  # norm after the last layer: auto (pre and sandwich) | true | false
+    m.norm_epsilon = 1e-5
+    m.attention_bias = True  # biases of query, key, value and output projections
+    m.feed_forward_bias = True
+    m.head_bias = False  # bias of the vocabulary logits
+    m.tie_embeddings = True  # the head uses the transposed embedding table
+    m.scale_embeddings = False  # multiply token embeddings by sqrt(d_model), Vaswani 2017 §3.4
+    m.initializer = "gpt2"  # gpt2 (N(0, .02²), residual outputs / sqrt(2 num_layers)) | xavier
+    m.scan_layers = False  # stack the layers and scan over them: compiles faster, same numbers
+    m.layernorm = ConfigDict({"bias": True})
+    m.dropout = ConfigDict()
+    m.dropout.embedding = 0.0  # on the sum of token and position embeddings
+    m.dropout.attention = 0.0  # on attention weights
+    m.dropout.feed_forward = 0.0  # on the feed-forward hidden layer
+    m.dropout.residual = 0.0  # on what each sublayer adds to the residual stream
+    m.position = ConfigDict()
+    m.position.kind = "learned"  # none | sinusoidal | learned | rope
+    m.position.sinusoidal = ConfigDict()
+    m.position.sinusoidal.base = 10000.0
+    m.position.sinusoidal.layout = "interleaved"  # sin, cos, sin, … | concatenated: sin…, cos…
+    m.position.sinusoidal.scale = 1.0  # multiplies the encoding before it is added
+    m.position.rope = ConfigDict()
+    m.position.rope.base = 10000.0
+    m.position.rope.layout = "half"  # half: pairs (m, m + d/2), Llama | interleaved: (2m, 2m + 1)
+    m.position.rope.fraction = 1.0  # share of each head's dimensions that is rotated
+    return m
+
+
+def data() -> ConfigDict:
+    d = ConfigDict()
+    d.source = "agreement"  # a task: agreement | text | jsonl | csv | parquet | folder | hub
+    d.path = ""  # file, glob, folder or hub name; tasks have none
+    d.text_field = ""  # column that holds the text, for jsonl, csv, parquet, hub: '' = text
+    d.pattern = ""  # which files of a folder, e.g. '*.py': '' = *
+    d.length = 20  # tokens in a row of a batch: the training context
+    d.validation_fraction = 0.1  # last documents, or the last part of a single document
+    d.add_bos = True  # each document starts with <s>
+    d.add_eos = True  # each document ends with </s>
+    d.pack = True  # several documents in a row, attention kept apart by segment ids
+    d.tokenizer = ConfigDict()
+    d.tokenizer.kind = "word"  # char | byte | word | bpe (trained here) | file
+    d.tokenizer.path = ""  # kind file: a saved Hugging Face tokenizer.json
+    d.tokenizer.vocab_size = 0  # kind bpe: size asked for, special tokens included
+    d.agreement = ConfigDict()
+    d.agreement.num_examples = 20000  # training sentences
+    d.agreement.max_modifiers = 3  # training sentences have 0 … this many modifiers, uniformly
+    return d
+
+
+def optimizer() -> ConfigDict:
+    o = ConfigDict()
+    o.kind = "adamw"  # adamw
+    o.b1 = 0.9
+    o.b2 = 0.999
+    o.epsilon = 1e-8
+    o.weight_decay = 0.01  # decoupled; only kernels and embedding tables, chosen by name
+    o.clip_norm = 1.0  # clip gradients to this global norm: 0 = off
+    return o
+
+
+def schedule() -> ConfigDict:
+    """Fields as in optax.warmup_cosine_decay_schedule; evaluated at step + 1."""
+    s = ConfigDict()
+    s.kind = "warmup_cosine"  # warmup_cosine | constant
+    s.init_value = 0.0
+    s.peak_value = 3e-3
+    s.warmup_steps = 200
+    s.decay_steps = 0  # length of the whole schedule, warmup included: 0 = the run's steps
+    s.end_value = 0.0
+    return s
+
+
+def train() -> ConfigDict:
+    t = ConfigDict()
+    t.num_steps = 0  # the run ends after this many optimizer updates: 0 = no such bound
+    t.num_epochs = 8.0  # … or after this many passes over the training rows, whichever is first
+    t.batch_size = 64  # rows in a global batch
+    t.num_microbatches = 1  # gradients are accumulated over this many parts of a batch
+    t.log_every = 50  # steps between lines of metrics.jsonl
+    t.eval_every = 500  # steps between evaluations on the validation rows: 0 = only at the end
+    t.checkpoint_every = 500  # steps between checkpoints: 0 = only at the end
+    t.keep_latest = 2  # newest checkpoints kept
+    t.keep_best = 0  # checkpoints of lowest validation loss kept besides
+    t.max_skipped_steps = 10  # updates with non-finite gradients in a row before the run stops
+    return t
+
+
+def evaluation() -> ConfigDict:
+    e = ConfigDict()
+    e.batch_size = 64
+    e.max_rows = 0  # validation rows used: 0 = all
+    return e
+
+
+def mesh() -> ConfigDict:
+    """Devices along each axis, one may be -1 (the rest); 1 × 1 is no mesh at all."""
+    m = ConfigDict()
+    m.data = -1  # batch rows
+    m.fsdp = 1  # batch rows, parameters and optimizer state
+    return m

@@ -1,0 +1,31 @@
+"""What every model returns."""
+
+import dataclasses
+import functools
+
+import jax
+
+from jaxformer.nn.cache import Cache
+
+CAPTURES = ("attention_weights", "hidden_states")
+
+
+@functools.partial(
+    jax.tree_util.register_dataclass,
+    data_fields=["logits", "hidden", "cache", "losses", "captured"],
+    meta_fields=[],
+)
+@dataclasses.dataclass(frozen=True)
+class Output:
+    """Logits float32[B, L, V], last hidden states [B, L, D] (after the final norm), the cache.
+
+    `losses` holds what layers add to the loss, each as (sum, weight); `captured` holds
+    'attention_weights' [N, B, H, L, S] and 'hidden_states' [N, B, L, D] (after each layer) where
+    they were asked for.
+    """
+
+    logits: jax.Array
+    hidden: jax.Array
+    cache: Cache | None
+    losses: dict[str, tuple[jax.Array, jax.Array]]
+    captured: dict[str, jax.Array]

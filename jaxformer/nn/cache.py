@@ -1,0 +1,100 @@
+"""The key/value cache: a struct of arrays that the model takes and returns.
+
+Only this module writes to it. Appending compacts: a row's non-padding tokens go to its next free
+slots and padding is dropped, so slot number equals order within the row whatever the padding was.
+Whoever allocates a cache checks in Python that prompt and new tokens fit: writes beyond the
+capacity cannot raise under jit.
+"""
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxformer.config import ModelConfig
+from jaxformer.nn import masks
+
+
+@functools.partial(jax.tree_util.register_dataclass, data_fields=["k", "v"], meta_fields=[])
+@dataclasses.dataclass(frozen=True)
+class LayerCache:
+    """Keys and values of one layer [B, C, G, K], or of all layers stacked [N, B, C, G, K]."""
+
+    k: jax.Array
+    v: jax.Array
+
+    def write(
+        self, slots_BL: jax.Array, k_BLGK: jax.Array, v_BLGK: jax.Array, layer: Any = None
+    ) -> "LayerCache":
+        """Writes at each row's slots; a slot outside the cache (padding) is dropped."""
+        rows_B1 = jnp.arange(slots_BL.shape[0])[:, None]
+        at = (rows_B1, slots_BL) if layer is None else (layer, rows_B1, slots_BL)
+        k = self.k.at[at].set(k_BLGK.astype(self.k.dtype), mode="drop")
+        return LayerCache(k, self.v.at[at].set(v_BLGK.astype(self.v.dtype), mode="drop"))
+
+    def read(self, layer: Any = None) -> tuple[jax.Array, jax.Array]:
+        """Keys and values [B, C, G, K] of one layer."""
+        return (self.k, self.v) if layer is None else (self.k[layer], self.v[layer])
+
+
+@functools.partial(
+    jax.tree_util.register_dataclass,
+    data_fields=["layers", "positions_BC", "segment_ids_BC", "length_B"],
+    meta_fields=[],
+)
+@dataclasses.dataclass(frozen=True)
+class Cache:
+    """Keys and values of all layers, and what each slot stands for.
+
+    `layers` is a tuple with one LayerCache a layer, or a stacked one when layers are scanned.
+    `segment_ids_BC` is 0 in free slots; `length_B` counts the taken ones.
+    """
+
+    layers: tuple[LayerCache, ...] | LayerCache
+    positions_BC: jax.Array
+    segment_ids_BC: jax.Array
+    length_B: jax.Array
+
+    @property
+    def capacity(self) -> int:
+        return self.positions_BC.shape[1]
+
+    def with_layers(self, layers: tuple[LayerCache, ...] | LayerCache) -> "Cache":
+        return dataclasses.replace(self, layers=layers)
+
+    def next_positions(self, segment_ids_BL: jax.Array) -> jax.Array:
+        """int32[B, L]: positions that continue each row's single document."""
+        return self.length_B[:, None] + masks.order(segment_ids_BL)
+
+    def reserve(
+        self, positions_BL: jax.Array, segment_ids_BL: jax.Array
+    ) -> tuple["Cache", jax.Array]:
+        """Takes slots for new tokens; returns the cache and int32[B, L] slots (padding: none)."""
+        real_BL = segment_ids_BL != 0
+        slots_BL = jnp.where(real_BL, self.next_positions(segment_ids_BL), self.capacity)
+        rows_B1 = jnp.arange(slots_BL.shape[0])[:, None]
+        return Cache(
+            self.layers,
+            self.positions_BC.at[rows_B1, slots_BL].set(positions_BL, mode="drop"),
+            self.segment_ids_BC.at[rows_B1, slots_BL].set(segment_ids_BL, mode="drop"),
+            self.length_B + real_BL.sum(1, dtype=jnp.int32),
+        ), slots_BL
+
+
+def init_cache(
+    cfg: ModelConfig, batch_size: int, capacity: int, dtype: Any = jnp.float32
+) -> Cache:
+    """An empty cache for `capacity` tokens a row."""
+    shape = (batch_size, capacity, cfg.kv_heads, cfg.head_width)
+
+    def layer(*leading: int) -> LayerCache:
+        return LayerCache(*(jnp.zeros((*leading, *shape), dtype) for _ in range(2)))
+
+    empty_BC = jnp.zeros((batch_size, capacity), jnp.int32)
+    if cfg.scan_layers:
+        layers = layer(cfg.num_layers)
+    else:
+        layers = tuple(layer() for _ in range(cfg.num_layers))
+    return Cache(layers, empty_BC, empty_BC, jnp.zeros(batch_size, jnp.int32))

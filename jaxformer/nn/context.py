@@ -1,0 +1,22 @@
+"""What every layer of one forward pass shares."""
+
+import dataclasses
+
+import jax
+
+from jaxformer.nn.dropout import RowKey
+from jaxformer.nn.masks import Visibility
+from jaxformer.nn.positions import PositionEncoding
+
+
+@dataclasses.dataclass(frozen=True)
+class Context:
+    """Positions, visibility and keys; made once by the model, read by its layers."""
+
+    encoding: PositionEncoding
+    visibility: Visibility
+    q_positions_BL: jax.Array
+    k_positions_BS: jax.Array
+    slots_BL: jax.Array | None  # where the cache takes the new keys; None without a cache
+    key: RowKey | None  # None: no dropout
+    capture: frozenset[str]

@@ -1,0 +1,49 @@
+"""The position-wise feed-forward layer and its gated forms."""
+
+import functools
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from jaxformer.config import GATED, ModelConfig
+from jaxformer.nn import parameters
+from jaxformer.nn.context import Context
+from jaxformer.nn.dropout import dropout
+from jaxformer.nn.linear import Linear
+
+ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
+    "relu": jax.nn.relu,
+    "gelu": functools.partial(jax.nn.gelu, approximate=True),
+    "gelu_exact": functools.partial(jax.nn.gelu, approximate=False),
+    "silu": jax.nn.silu,
+}
+
+
+class FeedForward(nnx.Module):
+    """down(f(up x)); Vaswani et al. 2017 §3.3. Gated: down(f(gate x) · up x); Shazeer 2020."""
+
+    def __init__(
+        self,
+        cfg: ModelConfig,
+        initializer: parameters.Initializer,
+        output_initializer: parameters.Initializer,
+        dtype: jnp.dtype,
+    ):
+        def linear(n_in: int, n_out: int, init: parameters.Initializer = initializer) -> Linear:
+            return Linear(n_in, n_out, bias=cfg.feed_forward_bias, initializer=init, dtype=dtype)
+
+        gated = cfg.activation in GATED
+        self.up = linear(cfg.d_model, cfg.ff_width)
+        self.gate = linear(cfg.d_model, cfg.ff_width) if gated else None
+        self.down = linear(cfg.ff_width, cfg.d_model, output_initializer)
+        self.activation = GATED.get(cfg.activation, cfg.activation)
+        self.dropout_rate = cfg.dropout.feed_forward
+
+    def __call__(self, x_BLD: jax.Array, context: Context, layer: jax.Array | int) -> jax.Array:
+        activate = ACTIVATIONS[self.activation]
+        h_BLF = self.up(x_BLD)
+        h_BLF = activate(h_BLF) if self.gate is None else activate(self.gate(x_BLD)) * h_BLF
+        h_BLF = dropout(h_BLF, self.dropout_rate, context.key, "feed_forward", layer)
+        return self.down(h_BLF)

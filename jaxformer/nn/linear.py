@@ -1,0 +1,58 @@
+"""Linear maps and embedding tables."""
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from jaxformer import sharding
+from jaxformer.nn import parameters
+
+
+class Linear(nnx.Module):
+    """y = x W (+ b). The product runs in `dtype` with float32 accumulation."""
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        *,
+        bias: bool,
+        initializer: parameters.Initializer,
+        dtype: jnp.dtype,
+    ):
+        self.kernel = parameters.declare((in_features, out_features), initializer)
+        self.bias = parameters.declare((out_features,), parameters.zeros) if bias else None
+        self.dtype = dtype
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """[..., in] → [..., out] in `dtype`."""
+        bias = None if self.bias is None else self.bias[...]
+        return affine(x, self.kernel[...], bias, self.dtype).astype(self.dtype)
+
+
+class Embedding(nnx.Module):
+    """A table [V, D], looked up by token id."""
+
+    def __init__(self, size: int, width: int, initializer: parameters.Initializer):
+        self.table = parameters.declare((size, width), initializer)
+
+    def __call__(self, ids_BL: jax.Array) -> jax.Array:
+        """Rows float32[B, L, D]; an id outside the table gives NaN, never a clamped row."""
+        # Looking up in a table sharded over D makes XLA rematerialise it whole; gather it first.
+        table_VD = sharding.replicate(self.table[...])
+        return table_VD.at[ids_BL].get(mode="fill", fill_value=jnp.nan)
+
+
+def affine(
+    x: jax.Array, kernel_IO: jax.Array, bias_O: jax.Array | None, dtype: jnp.dtype
+) -> jax.Array:
+    """x[..., I] W + b as float32[..., O]; the product takes `dtype` and accumulates in float32.
+
+    Activations are flattened to two dimensions: with three, XLA on CPU transposes and recomputes
+    for the weight gradient.
+    """
+    x_2d = x.reshape(-1, x.shape[-1]).astype(dtype)
+    y = jnp.matmul(x_2d, kernel_IO.astype(dtype), preferred_element_type=jnp.float32)
+    if bias_O is not None:
+        y = y + bias_O[None]
+    return y.reshape(*x.shape[:-1], kernel_IO.shape[1])

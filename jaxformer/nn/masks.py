@@ -1,0 +1,51 @@
+"""Who may attend to whom. Every mask of the project is made here; True = may attend.
+
+There is one idea of padding and packing: segment ids. 0 is padding, 1, 2, … are the documents of a
+row, in order. Order within a row is counted over non-padding tokens, so padding anywhere, and a
+cache that holds no padding, change nothing.
+"""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+
+@dataclasses.dataclass(frozen=True)
+class Visibility:
+    """What decides attention between queries and keys, before any mask is made."""
+
+    q_order_BL: jax.Array  # int32: place of a token among its row's non-padding tokens
+    k_order_BS: jax.Array
+    q_segment_ids_BL: jax.Array
+    k_segment_ids_BS: jax.Array
+    causal: bool
+
+
+def attention_mask(visibility: Visibility) -> jax.Array:
+    """bool[B, L, S]: same document, not padding, and not later than the query if causal."""
+    v = visibility
+    q_segment_ids_BL1, k_segment_ids_B1S = v.q_segment_ids_BL[..., None], v.k_segment_ids_BS[:, None]
+    mask_BLS = (q_segment_ids_BL1 == k_segment_ids_B1S) & (k_segment_ids_B1S != 0)
+    if v.causal:
+        mask_BLS &= v.q_order_BL[..., None] >= v.k_order_BS[:, None]
+    return mask_BLS
+
+
+def order(segment_ids_BL: jax.Array) -> jax.Array:
+    """int32[B, L]: how many non-padding tokens of the row come before each token."""
+    real_BL = (segment_ids_BL != 0).astype(jnp.int32)
+    return jnp.cumsum(real_BL, 1) - real_BL
+
+
+def contiguous_positions(segment_ids_BL: jax.Array) -> jax.Array:
+    """int32[B, L]: 0, 1, 2, … among the non-padding tokens of each document.
+
+    Segment ids must not decrease along a row, padding aside. Padding gets the position of a
+    neighbour, which nothing reads.
+    """
+    order_BL = order(segment_ids_BL)
+    seen_BL = jax.lax.cummax(segment_ids_BL, axis=1)
+    before_BL = jnp.pad(seen_BL[:, :-1], ((0, 0), (1, 0)))
+    starts_BL = jnp.where(segment_ids_BL > before_BL, order_BL, 0)
+    return order_BL - jax.lax.cummax(starts_BL, axis=1)
