@@ -1,4 +1,4 @@
-"""The one exception that stands for bad input."""
+"""How a run may end other than well."""
 
 
 class UserError(Exception):
@@ -13,3 +13,15 @@ class UserError(Exception):
 
     def __str__(self) -> str:
         return " ".join(f"{self.where}: {self.what}, {self.mend}".split())
+
+
+class Preempted(Exception):
+    """A signal stopped the run; everything is saved at `step` and the same command resumes it."""
+
+    def __init__(self, step: int, signal_name: str):
+        super().__init__(f"{signal_name}: saved at step {step}, the same command resumes")
+        self.step = step
+
+
+class TrainingFailed(Exception):
+    """The run cannot go on by itself; its checkpoints stay."""

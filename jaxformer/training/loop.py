@@ -16,7 +16,7 @@ from jaxformer.checkpoint import Checkpoints
 from jaxformer.config import RunConfig
 from jaxformer.data import Data
 from jaxformer.data.loader import Loader
-from jaxformer.errors import UserError
+from jaxformer.errors import Preempted, TrainingFailed, UserError
 from jaxformer.evaluation.evaluators import validation
 from jaxformer.models import build, init
 from jaxformer.sharding import check_batch, make_mesh, put_batch
@@ -32,18 +32,6 @@ class Progress(Protocol):
     """Shows a run: called after every step with the values known so far."""
 
     def update(self, step: int, metrics: dict[str, Any]) -> None: ...
-
-
-class TrainingFailed(RuntimeError):
-    """The run cannot go on; its checkpoints stay."""
-
-
-class Preempted(RuntimeError):
-    """A signal stopped the run; it is saved at `step` and the same command resumes it."""
-
-    def __init__(self, step: int, signal_name: str):
-        super().__init__(f"{signal_name}: saved at step {step}, the same command resumes")
-        self.step = step
 
 
 def train(

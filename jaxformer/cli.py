@@ -1,0 +1,214 @@
+"""The command line: flags, exit status, and the dataflow of a run.
+
+Exit status: 0 the target step was reached or the evaluation done; 2 bad input, one line
+`error: <field or file>: <what>, <how to mend>`; 75 preempted and saved, the same command resumes;
+1 anything else.
+"""
+
+import difflib
+import logging
+import os
+import re
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from absl import app, flags
+from ml_collections import ConfigDict, config_flags
+
+from jaxformer.errors import Preempted, TrainingFailed, UserError
+
+FLAGS = flags.FLAGS
+OK, FAILED, BAD_INPUT, PREEMPTED = 0, 1, 2, 75
+
+TRAIN_USAGE = """\
+usage: python train.py --config=configs/NAME.py[:ARG] --workdir=DIR [--config.FIELD=VALUE …]
+
+  --config    a file with get_config(); configs/base.py lists every field
+  --workdir   the run's directory; the same command resumes an interrupted run
+  --dry_run   show vocabulary, a sample batch, parameters and bytes; train and write nothing
+  --debug     show the traceback of an error
+"""
+EVAL_USAGE = """\
+usage: python eval.py --workdir=DIR [flags]
+
+  --workdir   a run of train.py
+  --step      the checkpoint's step; default the newest
+  --suite     a file in configs/eval/ by name; default the one for the run's data
+  --lengths   lengths to evaluate a task at, e.g. 0:10 or 1:200:10,256 (start:stop:step)
+  --prompt    continue this text instead of evaluating; may be given several times
+  --max_new_tokens, --sampler, --seed   how to continue: see below
+  --out       where results go; default WORKDIR/eval
+  --debug     show the traceback of an error
+
+  --sampler=greedy | temperature:T | top_k:K[:T] | top_p:P[:T] | min_p:P[:T]
+"""
+
+
+def run_train() -> None:
+    """The entry point of train.py."""
+    config_flags.DEFINE_config_file("config", None, "A file with get_config().", lock_config=True)
+    flags.DEFINE_string("workdir", "", "The run's directory.")
+    flags.DEFINE_bool("dry_run", False, "Show what would be trained.")
+    _start(_train, TRAIN_USAGE)
+
+
+def run_eval() -> None:
+    """The entry point of eval.py."""
+    flags.DEFINE_string("workdir", "", "A run of train.py.")
+    flags.DEFINE_integer("step", None, "The checkpoint's step.", lower_bound=0)
+    flags.DEFINE_string("suite", "", "A file in configs/eval/ by name.")
+    flags.DEFINE_string("lengths", "", "Lengths to evaluate a task at.")
+    flags.DEFINE_multi_string("prompt", [], "Text to continue.")
+    flags.DEFINE_integer("max_new_tokens", 100, "Tokens to add to a prompt.", lower_bound=1)
+    flags.DEFINE_string("sampler", "top_p:0.9", "How tokens are chosen.")
+    flags.DEFINE_integer("seed", 0, "Of the sampler.", lower_bound=0)
+    flags.DEFINE_string("out", "", "Where results go.")
+    _start(_evaluate, EVAL_USAGE)
+
+
+def _train() -> int:
+    from jaxformer.config import RunConfig
+    from jaxformer.data import open_data
+    from jaxformer.progress import show_progress
+    from jaxformer.training.loop import train
+
+    if FLAGS.config is None:
+        raise UserError("--config", "is missing", "give a file such as configs/agreement.py")
+    cfg = RunConfig.from_config_dict(FLAGS.config)
+    if not FLAGS.workdir and not FLAGS.dry_run:
+        raise UserError("--workdir", "is missing", "say where the run may write")
+    data = open_data(cfg, None if FLAGS.dry_run else FLAGS.workdir)
+    cfg = cfg.resolve(
+        vocab_size=data.tokenizer.vocab_size,
+        steps_per_epoch=len(data.train) / cfg.train.batch_size,
+    )
+    if FLAGS.dry_run:
+        _describe(cfg, data)
+        return OK
+    with show_progress(cfg.train.num_steps, cfg.train.log_every) as progress:
+        step = train(cfg, data, FLAGS.workdir, progress=progress)
+    print(f"trained to step {step}; metrics: {os.path.join(FLAGS.workdir, 'metrics.jsonl')}")
+    return OK
+
+
+def _describe(cfg, data) -> None:
+    """Prints what --dry_run promises."""
+    from jaxformer.analysis.accounts import parameter_table
+    from jaxformer.data import describe
+    from jaxformer.evaluation.report import markdown
+
+    print(describe(data, cfg))
+    print(markdown(parameter_table(cfg.model)))
+    steps, rows = cfg.train.num_steps, cfg.train.batch_size
+    print(f"{steps:,} steps of {rows} rows x {cfg.data.length} tokens")
+
+
+def _evaluate() -> int:
+    from jaxformer import load
+    from jaxformer.data import open_data
+    from jaxformer.evaluation.run import evaluate
+
+    if not FLAGS.workdir:
+        raise UserError("--workdir", "is missing", "give the directory of a train.py run")
+    run = load(FLAGS.workdir, FLAGS.step)
+    if FLAGS.prompt:
+        _continue(run)
+        return OK
+    suite = _suite(FLAGS.suite or run.config.data.source)
+    data = open_data(run.config, FLAGS.workdir)
+    out = Path(FLAGS.out or Path(FLAGS.workdir) / "eval")
+    evaluate(run, data, suite, out)
+    return OK
+
+
+def _start(main: Callable[[], int], usage: str) -> None:
+    flags.DEFINE_bool("debug", False, "Show the traceback of an error.")
+    app.run(
+        lambda _: _guard(main, FLAGS.debug), flags_parser=lambda argv: parse(argv, usage)
+    )
+
+
+def parse(argv: Sequence[str], usage: str) -> list[str]:
+    """Parses flags and loads the config; whatever is wrong ends the process with status 2."""
+    if {"--help", "-help", "-h", "--helpfull", "--helpshort"} & set(argv[1:]):
+        print(usage, end="")
+        sys.exit(OK)
+
+    def read() -> int:
+        leftover = FLAGS(list(argv))[1:]
+        if leftover:
+            raise UserError(leftover[0], "is not a flag", "write --name=value; see --help")
+        if "config" in FLAGS:
+            _ = FLAGS.config  # a missing file raises at first use only
+        return OK
+
+    debug = "--debug" in argv
+    status = _guard(lambda: _reworded(read, argv), debug)
+    if status != OK:
+        sys.exit(status)
+    return list(argv[:1])
+
+
+def _reworded(read: Callable[[], int], argv: Sequence[str]) -> int:
+    """Turns what absl and ml_collections raise into one line about one flag."""
+    try:
+        return read()
+    except UserError:
+        raise
+    except flags.Error as error:
+        text = " ".join(str(error).split())
+        match = re.match(r"(?:Unknown command line flag|flag) '?(--)?([\w.\-=]+)'?[:.]?\s*(.*)", text)
+        where = f"--{match[2]}" if match else "flags"
+        what = "is not a flag" if text.startswith("Unknown") else f"is refused ({text})"
+        hint = re.search(r"Did you mean: ([\w., ]+)", text)
+        mend = f"did you mean --{hint[1].split(',')[0].strip(' .?')}?" if hint else "see --help"
+        raise UserError(where, what, mend) from error
+    except Exception as error:
+        path = next((a.split("=", 1)[1] for a in argv if a.startswith("--config=")), "config")
+        file = path.split(":")[0]
+        if not os.path.isfile(file):
+            raise UserError(file, "is not a file", "--config takes a path") from error
+        _check_overrides(argv)
+        reason = " ".join(str(error).split())[:200]
+        what = f"cannot be loaded ({type(error).__name__}: {reason})"
+        raise UserError(file, what, "run with --debug for the traceback") from error
+
+
+def _check_overrides(argv: Sequence[str]) -> None:
+    """Raises UserError for the first `--config.a.b=…` that names no field."""
+    if not (FLAGS["config"].value or FLAGS["config"].default):
+        return
+    for argument in argv:
+        match = re.match(r"--(?:no)?config\.([^=]+)", argument)
+        section, walked = FLAGS["config"].value, []
+        for name in match[1].split(".") if match else ():
+            walked.append(name)
+            if not isinstance(section, ConfigDict) or name not in section:
+                names = list(section) if isinstance(section, ConfigDict) else []
+                near = difflib.get_close_matches(name, names, n=1)
+                better = ".".join([*walked[:-1], *near])
+                mend = f"did you mean {better}?" if near else "see configs/base.py"
+                raise UserError(".".join(walked), "is not a field", mend)
+            section = section[name]
+
+
+def _guard(main: Callable[[], int], debug: bool) -> int:
+    """Runs `main` and turns what it raises into an exit status and one line on stderr."""
+    try:
+        return main()
+    except UserError as error:
+        if debug:
+            traceback.print_exc()
+        print(f"error: {error}", file=sys.stderr)
+        return BAD_INPUT
+    except Preempted as error:
+        print(error, file=sys.stderr)
+        return PREEMPTED
+    except TrainingFailed as error:
+        print(f"failed: {error}", file=sys.stderr)
+        return FAILED
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT

@@ -1,0 +1,64 @@
+"""A progress line on stderr: a bar in a terminal, plain lines elsewhere."""
+
+import contextlib
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+
+class Bar:
+    """Keeps a rich progress bar up to date."""
+
+    def __init__(self, progress: Progress, num_steps: int):
+        self._progress = progress
+        self._task = progress.add_task("training", total=num_steps, values="")
+
+    def update(self, step: int, metrics: Mapping[str, Any]) -> None:
+        self._progress.update(self._task, completed=step, values=_format(metrics))
+
+
+class Lines:
+    """Prints a line now and then: for logs that are files."""
+
+    def __init__(self, num_steps: int, every: int):
+        self._num_steps, self._every, self._shown = num_steps, every, 0
+
+    def update(self, step: int, metrics: Mapping[str, Any]) -> None:
+        if step > self._shown and (step % self._every == 0 or step == self._num_steps):
+            self._shown = step
+            line = f"step {step}/{self._num_steps} {_format(metrics)}"
+            print(line, file=sys.stderr, flush=True)
+
+
+@contextlib.contextmanager
+def show_progress(num_steps: int, log_every: int) -> Iterator[Bar | Lines]:
+    """The progress display of a run of `num_steps`."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield Lines(num_steps, log_every)
+        return
+    columns = (
+        TextColumn("step"),
+        MofNCompleteColumn(),
+        BarColumn(bar_width=20),
+        TextColumn("{task.fields[values]}"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console, refresh_per_second=4) as progress:
+        yield Bar(progress, num_steps)
+
+
+def _format(metrics: Mapping[str, Any]) -> str:
+    shown = (
+        ("loss", "loss", "{:.3f}"),
+        ("eval_loss", "validation", "{:.3f}"),
+        ("tokens_per_second", "tokens/s", "{:,.0f}"),
+        ("mfu", "MFU", "{:.1%}"),
+        ("skipped", "skipped", "{:d}"),
+    )
+    return "  ".join(
+        f"{label} {form.format(metrics[name])}" for name, label, form in shown if metrics.get(name)
+    )
