@@ -1,0 +1,158 @@
+"""Tables and plots: csv, json, markdown and png, each written whole or not at all.
+
+A table is a list of rows, a row a flat dict; columns come in order of first appearance. Figures
+use the Okabe-Ito palette, which stays distinct for colour-blind readers, and one marker a series.
+"""
+
+import csv
+import io
+import json
+import math
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+Row = Mapping[str, Any]
+PALETTE = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#000000")
+MARKERS = "osD^vPX"
+
+
+def write_atomic(path: Path, content: str | bytes) -> Path:
+    """Writes next to `path`, then renames: a reader sees the old file or the new one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        partial.write_bytes(content.encode() if isinstance(content, str) else content)
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
+    return path
+
+
+def columns(rows: Iterable[Row]) -> list[str]:
+    return list(dict.fromkeys(name for row in rows for name in row))
+
+
+def write_csv(path: Path, rows: Sequence[Row]) -> Path:
+    """A header, then one line a row; an absent value is empty."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns(rows), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return write_atomic(path, text.getvalue())
+
+
+def write_json(path: Path, value: Any) -> Path:
+    """Strict JSON: a value that is not finite becomes null."""
+    return write_atomic(path, json.dumps(_finite(value), indent=2) + "\n")
+
+
+def markdown(rows: Sequence[Row]) -> str:
+    """A table for people: numbers in four digits, right-aligned; '' where a row has no value."""
+    names = columns(rows)
+    cells = [[_cell(row.get(name, "")) for name in names] for row in rows]
+    widths = [max(map(len, column)) for column in zip(names, *cells, strict=True)]
+    lines = [names, ["-" * (width - 1) + ":" for width in widths], *cells]
+    return "".join(
+        "| " + " | ".join(c.rjust(w) for c, w in zip(line, widths, strict=True)) + " |\n"
+        for line in lines
+    )
+
+
+def plot_by_length(
+    path: Path,
+    series: Mapping[str, Sequence[tuple[float, float, float, float]]],
+    *,
+    x_label: str,
+    y_label: str,
+    trained_up_to: float | None,
+) -> Path:
+    """Draws lines of (length, value, low, high) with their intervals shaded.
+
+    A dotted line marks the greatest length of the training data.
+    """
+    figure, axes = _figure()
+    for index, (name, points) in enumerate(series.items()):
+        lengths, values, lows, highs = zip(*points, strict=True)
+        color = PALETTE[index % len(PALETTE)]
+        marker = MARKERS[index % len(MARKERS)]
+        axes.plot(lengths, values, color=color, marker=marker, markersize=4, label=name)
+        axes.fill_between(lengths, lows, highs, color=color, alpha=0.15, linewidth=0)
+    if trained_up_to is not None:
+        label = f"longest in training: {trained_up_to:g}"
+        axes.axvline(trained_up_to, color="0.4", linestyle=":", label=label)
+    axes.set(xlabel=x_label, ylabel=y_label)
+    axes.legend()
+    return write_atomic(path, _png(figure))
+
+
+def plot_curves(path: Path, metrics_path: Path) -> Path:
+    """Draws training and validation loss, and accuracy, by step from a metrics.jsonl."""
+    records = read_metrics(metrics_path)
+    figure, axes = _figure(panels=2)
+    for index, (split, name) in enumerate((("train", "training"), ("eval", "validation"))):
+        for panel, metric in zip(axes, ("loss", "accuracy"), strict=True):
+            points = [
+                (r["step"], r[metric]) for r in records if r["split"] == split and metric in r
+            ]
+            points = [(step, value) for step, value in points if value is not None]
+            if points:
+                marker = "" if split == "train" else MARKERS[index]
+                steps, values = zip(*points, strict=True)
+                panel.plot(steps, values, color=PALETTE[index], marker=marker, label=name)
+    axes[0].set(xlabel="step", ylabel="loss (nats per token)")
+    axes[1].set(xlabel="step", ylabel="token accuracy", ylim=(-0.02, 1.02))
+    for panel in axes:
+        if panel.lines:
+            panel.legend()
+    return write_atomic(path, _png(figure))
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """The lines of a metrics.jsonl; a last line that a kill cut short is left out."""
+    records = []
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    for number, line in enumerate(lines):
+        try:
+            records.append(json.loads(line))
+        except ValueError:
+            if number < len(lines) - 1:
+                raise
+    return records
+
+
+def _figure(panels: int = 1) -> tuple[Figure, Any]:
+    figure = Figure(figsize=(5.5 * panels, 3.8), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(1, panels)
+    for panel in [axes] if panels == 1 else axes:
+        panel.grid(alpha=0.3)
+        panel.spines[["top", "right"]].set_visible(False)
+    return figure, axes
+
+
+def _png(figure: Figure) -> bytes:
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=150, metadata={"Software": "jaxformer"})
+    return buffer.getvalue()
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    text = f"{value:.4g}" if isinstance(value, float) else str(value)
+    return text.replace("|", "\\|")
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _finite(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

@@ -1,0 +1,258 @@
+"""Generation against a loop without cache, padding or jit."""
+
+import functools
+
+import jax
+import numpy as np
+import pytest
+from flax import nnx
+
+from configs import base
+from jaxformer.config import ModelConfig
+from jaxformer.errors import UserError
+from jaxformer.generation import Greedy, MinP, Temperature, TopP, generate
+from jaxformer.generation.generate import _generate, bucket, room
+from jaxformer.models import build, init
+
+VOCAB, PAD = 11, 0
+NEVER = -1
+KEY = jax.random.key(7)
+
+
+@functools.cache
+def make_model(position: str = "rope", **changes):
+    """A tiny model whose weights are large enough for varied continuations."""
+    config = base.model()
+    config.update(num_layers=1, d_model=8, num_heads=2, vocab_size=VOCAB, max_length=40)
+    config.position.kind = position
+    config.update(changes)
+    cfg = ModelConfig.from_config_dict(config)
+    params = jax.tree.map(lambda x: x * 10, jax.jit(init, static_argnums=0)(cfg, jax.random.key(1)))
+    graphdef, _ = nnx.split(build(cfg))
+    return nnx.merge(graphdef, params)
+
+
+PROMPTS = np.array([[3, 1, 4, 1, 5, 9], [2, 6, 0, 0, 0, 0], [5, 3, 5, 0, 0, 0]], np.int32)
+LENGTHS = np.array([6, 2, 3], np.int32)
+
+
+@functools.cache
+def next_token(model, sampler):
+    """The token at `length` and its log-probability, from a full forward over a fixed width."""
+    graphdef, state = nnx.split(model)
+
+    @jax.jit
+    def choose(tokens_BL, length, row, index):
+        logits_V = nnx.merge(graphdef, state)(tokens_BL).logits[0, length - 1]
+        key = jax.random.fold_in(jax.random.fold_in(KEY, row), index)
+        token = sampler(logits_V[None], key[None])[0]
+        return token, jax.nn.log_softmax(logits_V)[token]
+
+    return choose
+
+
+def oracle(model, row, prompt, count, sampler, eos=NEVER):
+    """One row alone, each token by a full forward (what follows cannot matter: causal)."""
+    tokens_BL, logprobs, length = np.zeros((1, 24), np.int32), [], len(prompt)
+    tokens_BL[0, :length] = prompt
+    for index in range(count):
+        token, logprob = next_token(model, sampler)(tokens_BL, length, row, index)
+        tokens_BL[0, length] = token
+        logprobs.append(float(logprob))
+        length += 1
+        if token == eos:
+            break
+    return tokens_BL[0, len(prompt) : length].tolist(), logprobs
+
+
+def run(model=None, prompts=PROMPTS, lengths=LENGTHS, count=10, sampler=None, eos=NEVER, **kw):
+    return generate(
+        model or make_model(),
+        prompts,
+        lengths,
+        max_new_tokens=count,
+        sampler=sampler or Greedy(),
+        key=KEY,
+        eos_id=eos,
+        **kw,
+    )
+
+
+@pytest.mark.parametrize(
+    ("position", "changes", "sampler"),
+    [
+        ("none", {}, Greedy()),
+        ("sinusoidal", {}, Greedy()),
+        ("learned", {}, Greedy()),
+        ("rope", {}, Greedy()),
+        ("rope", {}, Temperature(1.5)),
+        ("learned", {"num_layers": 2, "scan_layers": True}, TopP(0.9, temperature=1.3)),
+    ],
+)
+def test_cached_ragged_batch_equals_full_forwards_one_by_one(position, changes, sampler):
+    model = make_model(position, **changes)
+    out = run(model, sampler=sampler)
+    assert out.tokens_BT.dtype == np.int32
+    assert out.logprobs_BT.dtype == np.float32
+    assert out.lengths_B.tolist() == [10, 10, 10]
+    for row, length in enumerate(LENGTHS):
+        tokens, logprobs = oracle(model, row, PROMPTS[row, :length], 10, sampler)
+        assert out.tokens_BT[row].tolist() == tokens
+        np.testing.assert_allclose(out.logprobs_BT[row], logprobs, rtol=1e-4, atol=1e-5)
+    assert len(set(out.tokens_BT.ravel().tolist())) > 3, "the continuation is too dull to test"
+
+
+def test_a_row_does_not_depend_on_other_rows_or_padding():
+    sampler = Temperature(1.5)
+    together = run(sampler=sampler)
+    garbage = np.where(np.arange(6) < LENGTHS[:, None], PROMPTS, -99)
+    wide = np.pad(garbage, ((0, 0), (0, 14)), constant_values=12345)
+    padded = run(prompts=wide, sampler=sampler)
+    np.testing.assert_array_equal(padded.tokens_BT, together.tokens_BT)
+    first_two = run(prompts=PROMPTS[:2], lengths=LENGTHS[:2], sampler=sampler)
+    np.testing.assert_array_equal(first_two.tokens_BT, together.tokens_BT[:2])
+
+
+def test_rows_and_indices_draw_from_keys_of_their_own():
+    same = np.repeat(PROMPTS[:1], 3, 0)
+    out = run(prompts=same, lengths=np.full(3, 6), sampler=Temperature(1.5))
+    assert len({tuple(row) for row in out.tokens_BT.tolist()}) == 3
+    again = run(prompts=same, lengths=np.full(3, 6), sampler=Temperature(1.5))
+    np.testing.assert_array_equal(again.tokens_BT, out.tokens_BT)
+
+
+def eos_that_comes_early(sampler) -> int:
+    """A token that ends row 0 before the last step."""
+    tokens = run(sampler=sampler).tokens_BT[0].tolist()
+    return tokens[3]
+
+
+@pytest.mark.parametrize("sampler", [Greedy(), Temperature(1.5)])
+def test_after_eos_come_padding_and_zeros(sampler):
+    eos = eos_that_comes_early(sampler)
+    free, out = run(sampler=sampler), run(sampler=sampler, eos=eos, pad_id=7)
+    for row in range(3):
+        found = np.flatnonzero(free.tokens_BT[row] == eos)
+        length = found[0] + 1 if len(found) else 10
+        assert out.lengths_B[row] == length
+        assert out.tokens_BT[row, :length].tolist() == free.tokens_BT[row, :length].tolist()
+        assert (out.tokens_BT[row, length:] == 7).all()
+        assert (out.logprobs_BT[row, length:] == 0).all()
+        assert (out.logprobs_BT[row, :length] < 0).all()
+
+
+def test_finished_rows_leave_the_others_alone():
+    sampler = Temperature(1.5)
+    eos = eos_that_comes_early(sampler)
+    out = run(sampler=sampler, eos=eos)
+    assert len(set(out.lengths_B.tolist())) > 1
+    for row, length in enumerate(LENGTHS):
+        tokens, _ = oracle(make_model(), row, PROMPTS[row, :length], 10, sampler, eos)
+        assert out.tokens_BT[row, : out.lengths_B[row]].tolist() == tokens
+
+
+def test_asking_for_more_tokens_changes_no_earlier_one():
+    sampler = Temperature(1.5)
+    short, long = run(count=3, sampler=sampler), run(count=10, sampler=sampler)
+    np.testing.assert_array_equal(long.tokens_BT[:, :3], short.tokens_BT)
+    assert short.tokens_BT.shape == (3, 3)
+    assert (short.lengths_B == 3).all()
+
+
+class Counting(nnx.Module):
+    """Wraps a model and counts how often it really runs (not: is traced)."""
+
+    def __init__(self, model, calls):
+        self.model, self.config, self.dtype, self.calls = model, model.config, model.dtype, calls
+
+    def __call__(self, tokens_BL, **kw):
+        jax.debug.callback(lambda: self.calls.append(tokens_BL.shape[1]))
+        return self.model(tokens_BL, **kw)
+
+    def readout(self, hidden):
+        return self.model.readout(hidden)
+
+
+class Calls(list):
+    """A list that a graph definition can hash."""
+
+    __hash__ = object.__hash__  # pyright: ignore[reportAssignmentType]
+
+    def __eq__(self, other):
+        return self is other
+
+
+def test_work_is_one_prefill_and_one_step_a_token_and_stops_early():
+    calls = Calls()
+    model = Counting(make_model(), calls)
+    generate(model, PROMPTS, LENGTHS, max_new_tokens=10, sampler=Greedy(), key=KEY, eos_id=NEVER)
+    jax.effects_barrier()
+    assert list(calls) == [8] + [1] * 9
+    calls.clear()
+    same, lengths = np.repeat(PROMPTS[:1], 3, 0), np.full(3, 6)
+    tokens = run(prompts=same, lengths=lengths).tokens_BT[0].tolist()
+    end = run(model, same, lengths, eos=tokens[3])
+    jax.effects_barrier()
+    assert len(calls) == end.lengths_B[0] == tokens.index(tokens[3]) + 1 < 10
+
+
+def test_calls_of_one_bucket_compile_once():
+    sampler = MinP(0.01)  # no other test uses it
+    run(count=5, sampler=sampler)
+    before = _generate._cache_size()
+    run(count=8, sampler=sampler, eos=4)
+    run(prompts=PROMPTS[:, :3], lengths=np.array([3, 2, 1]), count=7, sampler=sampler, pad_id=3)
+    assert _generate._cache_size() == before
+    run(count=9, sampler=sampler)
+    assert _generate._cache_size() == before + 1
+
+
+def test_buckets():
+    sizes = [bucket(n) for n in (1, 8, 9, 16, 17, 128, 129, 256, 257, 1000)]
+    assert sizes == [8, 8, 16, 16, 32, 128, 256, 256, 384, 1024]
+
+
+def test_learned_positions_are_used_up_to_the_last_and_no_further():
+    prompts = np.tile(np.arange(1, 6, dtype=np.int32), (1, 7))[:, :33]
+    out = run(make_model("learned"), prompts=prompts, lengths=np.array([33]), count=7)
+    assert np.isfinite(out.logprobs_BT).all()
+    assert (out.logprobs_BT < 0).all()
+    with pytest.raises(UserError, match=r"model\.max_length: is 40, below 33 .* 8 new"):
+        run(make_model("learned"), prompts=prompts, lengths=np.array([33]), count=8)
+    unbounded = run(prompts=prompts, lengths=np.array([33]), count=20)
+    assert np.isfinite(unbounded.logprobs_BT).all()
+    config = make_model("learned").config
+    assert room(config, 33, 20) == 7
+    assert room(make_model("rope").config, 33, 20) == 20
+
+
+def test_half_precision_runs():
+    model = make_model()
+    graphdef, _ = nnx.split(build(model.config, "bfloat16"))
+    half = nnx.merge(graphdef, nnx.to_pure_dict(nnx.state(model)))
+    out = run(half)
+    assert np.isfinite(out.logprobs_BT).all()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"lengths": np.array([6, 0, 3])}, "prompt: number 1 is empty"),
+        ({"lengths": np.array([6, 7, 3])}, "prompt: number 1 has length 7"),
+        ({"lengths": np.array([6, 2])}, "prompts: have shape"),
+        ({"prompts": PROMPTS[:0], "lengths": LENGTHS[:0]}, "prompts: have shape"),
+        ({"prompts": np.full((3, 6), VOCAB)}, "prompt: number 0 has token 11"),
+        ({"prompts": np.full((3, 6), -1)}, "prompt: number 0 has token -1"),
+        ({"eos": VOCAB}, "eos_id: is 11"),
+        ({"count": 0}, "max_new_tokens: is 0"),
+    ],
+)
+def test_bad_input_is_refused(changes, message):
+    with pytest.raises(UserError, match=message):
+        run(**changes)
+
+
+def test_log_probabilities_are_of_the_unmodified_distribution():
+    greedy, cold = run(count=4), run(count=4, sampler=TopP(0.01, temperature=0.1))
+    np.testing.assert_array_equal(cold.tokens_BT, greedy.tokens_BT)
+    np.testing.assert_array_equal(cold.logprobs_BT, greedy.logprobs_BT)
