@@ -57,9 +57,10 @@ clean:
 	@mkdir -p $(@D) && touch .venv/incomplete
 	@.venv/bin/python -m pip install -qq --no-compile --disable-pip-version-check \
 	  -c constraints.txt -e '.$(if $(filter-out base,$*),[$(subst +,$(comma),$*)])'
+	@rm .venv/incomplete
 	@.venv/bin/python -c "import sys, importlib.metadata as m; \
 	  known = m.metadata('jaxformer').get_all('Provides-Extra'); \
 	  unknown = set(sys.argv[1:]) - {'base', *known}; \
 	  unknown and sys.exit(f'make: no extra {unknown} in pyproject.toml, only {known}')" \
 	  $(subst +, ,$*)
-	@rm .venv/incomplete && touch $@
+	@touch $@
