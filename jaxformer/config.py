@@ -430,6 +430,10 @@ def _convert(cls: Any, values: Any, prefix: str) -> Any:
 def _value(kind: Any, value: Any, where: str) -> Any:
     if dataclasses.is_dataclass(kind):
         return _convert(kind, value, where)
+    if get_origin(kind) is tuple:  # tuple[T, ...]; JSON has lists for them
+        if not isinstance(value, tuple | list):
+            _refuse(where, f"is {value!r}", "it takes a sequence")
+        return tuple(_value(get_args(kind)[0], v, f"{where}[{i}]") for i, v in enumerate(value))
     if get_origin(kind) is Literal:
         if value not in get_args(kind):
             choices = [str(c) for c in get_args(kind)]
