@@ -37,7 +37,7 @@ test: check
 check: $(for_test)
 	.venv/bin/ruff format --check .
 	.venv/bin/ruff check .
-	.venv/bin/basedpyright --pythonpath .venv/bin/python
+	.venv/bin/basedpyright
 
 clean:
 	rm -rf .venv runs/demo build *.egg-info .pytest_cache .ruff_cache
