@@ -74,7 +74,7 @@ def data() -> ConfigDict:
     d.validation_fraction = 0.1  # last documents, or the last part of a single document
     d.add_bos = True  # each document starts with <s>
     d.add_eos = True  # each document ends with </s>
-    d.pack = True  # several documents in a row, attention kept apart by segment ids
+    d.pack = False  # several documents in a row, attention kept apart by segment ids; not for tasks
     d.tokenizer = ConfigDict()
     d.tokenizer.kind = "word"  # char | byte | word | bpe (trained here) | file
     d.tokenizer.path = ""  # kind file: a saved Hugging Face tokenizer.json

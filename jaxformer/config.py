@@ -146,7 +146,9 @@ class ModelConfig(Section):
         if position.kind == "sinusoidal":
             _positive("model.position.sinusoidal", position.sinusoidal, "base")
             if self.d_model % 2:
-                _refuse("model.d_model", f"{self.d_model} is odd", "sinusoidal positions need pairs")
+                _refuse(
+                    "model.d_model", f"{self.d_model} is odd", "sinusoidal positions need pairs"
+                )
         if position.kind == "rope":
             _positive("model.position.rope", position.rope, "base")
             fraction, where = position.rope.fraction, "model.position.rope.fraction"
@@ -236,6 +238,12 @@ class DataConfig(Section):
         for name in ("add_bos", "add_eos"):
             if not getattr(self, name):
                 _refuse(f"data.{name}", "is false", "agreement sentences have <s> and </s>")
+        if self.pack:
+            _refuse(
+                "data.pack",
+                f"is true while data.source = {self.source}",
+                "a row of a task is one example: set it to false",
+            )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -335,7 +343,9 @@ class MeshConfig(Section):
         sizes = self.to_dict()
         for name, size in sizes.items():
             if size < 1 and size != -1:
-                _refuse(f"mesh.{name}", f"is {size}", "give a number of devices, or -1 for the rest")
+                _refuse(
+                    f"mesh.{name}", f"is {size}", "give a number of devices, or -1 for the rest"
+                )
         if list(sizes.values()).count(-1) > 1:
             _refuse("mesh", f"has more than one -1: {sizes}", "give all sizes but one")
 

@@ -1,0 +1,175 @@
+"""Readers of one kind of source each: a map-style Arrow dataset with one column `text`.
+
+`datasets` is imported where it is used: it takes a second, and the built-in tasks need none of it.
+"""
+
+import contextlib
+import hashlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from jaxformer.config import DataConfig
+from jaxformer.errors import UserError
+
+
+def read_files(cfg: DataConfig, files: list[Path], cache_dir: str) -> Any:
+    """Reads local files; Arrow files go to `cache_dir`. Raises UserError with the file's name."""
+    import datasets
+    from datasets.exceptions import DatasetGenerationError
+
+    datasets.disable_progress_bars()
+    names = [str(p) for p in files]
+    field = cfg.text_field or "text"
+    if cfg.source == "parquet":
+        return _read_parquet(names, field, cache_dir)
+    if cfg.source == "csv":
+        return _read_csv(names, field, cache_dir)
+    generator = _json_lines if cfg.source == "jsonl" else _whole_files
+    key = hashlib.sha256(json.dumps([cfg.source, field, names]).encode()).hexdigest()[:16]
+    try:
+        return datasets.Dataset.from_generator(
+            generator,
+            features=features(),
+            cache_dir=cache_dir,
+            gen_kwargs={"names": names, "field": field},
+            fingerprint=key,
+        )
+    except DatasetGenerationError as error:
+        if isinstance(error.__cause__, UserError):
+            raise error.__cause__
+        raise
+
+
+def read_hub(cfg: DataConfig) -> Any:
+    """The train split of `owner/name` or `owner/name:subset`, kept in Hugging Face's own cache."""
+    import datasets
+    from huggingface_hub import constants
+    from huggingface_hub.utils import get_session
+
+    datasets.disable_progress_bars()
+    name, _, subset = cfg.path.partition(":")
+    was_offline = constants.HF_HUB_OFFLINE
+    try:
+        get_session().head(constants.ENDPOINT, timeout=5)
+    except (
+        Exception
+    ):  # no network: whatever the HTTP library raises; offline, only the cache is left
+        constants.HF_HUB_OFFLINE = True
+    try:
+        data = datasets.load_dataset(name, subset or None, split="train")
+    except Exception as error:  # a dozen kinds: not found, gated, offline, no such subset or split
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise UserError(
+            f"data.path = {cfg.path}",
+            f"cannot be had from the hub ({reason})",
+            "check the name and the network, or give a local file",
+        )
+    finally:
+        constants.HF_HUB_OFFLINE = was_offline
+    field = cfg.text_field or "text"
+    if field not in data.column_names:
+        raise _no_column(cfg.path, field, data.column_names)
+    data = data.select_columns([field])
+    return data.rename_column(field, "text") if field != "text" else data
+
+
+def features() -> Any:
+    import datasets
+
+    return datasets.Features({"text": datasets.Value("large_string")})
+
+
+@contextlib.contextmanager
+def reading(path: str | Path) -> Iterator[None]:
+    """Turns what the system says about a file into a UserError."""
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise UserError(str(path), f"cannot be read ({reason})", "check the file")
+
+
+def _whole_files(names: list[str], field: str) -> Iterator[dict[str, str]]:
+    del field
+    for name in names:
+        yield {"text": _read_text(Path(name))}
+
+
+def _json_lines(names: list[str], field: str) -> Iterator[dict[str, str]]:
+    for name in names:
+        for number, line in enumerate(_read_text(Path(name)).split("\n"), 1):
+            if not line.strip():
+                continue
+            where = f"{name} line {number}"
+            try:
+                value = json.loads(line)
+            except ValueError as error:
+                raise UserError(where, f"is not JSON ({error})", "give one object a line")
+            if not isinstance(value, dict):
+                raise UserError(where, "is not an object", 'give lines like {"text": "…"}')
+            if field not in value:
+                raise _no_column(where, field, list(value))
+            if not isinstance(value[field], str):
+                raise UserError(where, f"has no string in {field!r}", "give text there")
+            yield {"text": value[field]}
+
+
+def _read_csv(names: list[str], field: str, cache_dir: str) -> Any:
+    import csv
+
+    import datasets
+    import pandas
+    from datasets.exceptions import DatasetGenerationError
+
+    for name in names:
+        header = next(csv.reader([_read_text(Path(name)).split("\n", 1)[0].rstrip("\r")]), [])
+        if field not in header:
+            raise _no_column(name, field, header)
+    try:
+        data = datasets.Dataset.from_csv(
+            list[Any](names),
+            cache_dir=cache_dir,
+            usecols=[field],
+            converters={field: str},
+            na_filter=False,
+        )
+    except (DatasetGenerationError, pandas.errors.ParserError) as error:
+        reason = str(error.__cause__ or error).splitlines()[0]
+        raise UserError(", ".join(names), f"is not CSV ({reason})", "mend the file")
+    return data.rename_column(field, "text") if field != "text" else data
+
+
+def _read_parquet(names: list[str], field: str, cache_dir: str) -> Any:
+    import datasets
+    import pyarrow
+    import pyarrow.parquet
+
+    for name in names:
+        try:
+            columns = pyarrow.parquet.read_schema(name).names
+        except pyarrow.ArrowException as error:
+            raise UserError(name, f"is not a parquet file ({error})", "name one")
+        if field not in columns:
+            raise _no_column(name, field, columns)
+    data = datasets.Dataset.from_parquet(list[Any](names), cache_dir=cache_dir, columns=[field])
+    return data.rename_column(field, "text") if field != "text" else data
+
+
+def _read_text(path: Path) -> str:
+    """The file's text, line breaks as they are; UserError unless it is UTF-8."""
+    mend = "give UTF-8 text (in a folder, narrow data.pattern)"
+    with reading(path):
+        content = path.read_bytes()
+    if b"\0" in content:
+        raise UserError(str(path), f"is binary (a zero byte at {content.index(0)})", mend)
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise UserError(str(path), f"is not UTF-8 text (byte {error.start})", mend)
+
+
+def _no_column(where: str, field: str, columns: list[str]) -> UserError:
+    names = ", ".join(map(str, columns[:10])) + (", …" if len(columns) > 10 else "")
+    return UserError(where, f"has no column {field!r}", f"set data.text_field to one of: {names}")

@@ -1,0 +1,90 @@
+"""Makes the tokenizer that a config asks for."""
+
+import logging
+from collections.abc import Callable, Iterable
+
+import tokenizers
+from tokenizers import Regex, decoders, models, pre_tokenizers, trainers
+
+from jaxformer.config import TokenizerConfig
+from jaxformer.data.tokenizers import (
+    BOS_NAMES,
+    EOS_NAMES,
+    PAD_NAMES,
+    SPECIAL,
+    Tokenizer,
+    byte_symbols,
+    pieces,
+)
+
+log = logging.getLogger(__name__)
+
+
+def make_tokenizer(
+    cfg: TokenizerConfig, train: Callable[[], Iterable[str]], every: Callable[[], Iterable[str]]
+) -> Tokenizer:
+    """Makes the tokenizer that `cfg` asks for.
+
+    `train` and `every` give the texts of the training documents and of all documents: merges are
+    learned from the former, the symbols of kinds char and word are listed from the latter.
+    """
+    if cfg.kind == "file":
+        return _check_file(Tokenizer.load(cfg.path), cfg.path)
+    if cfg.kind == "char":
+        return _char_tokenizer(set().union(*every()))
+    if cfg.kind == "word":
+        split = pre_tokenizers.WhitespaceSplit().pre_tokenize_str
+        words = {w for text in every() for piece in pieces(text) for w, _ in split(piece)}
+        return word_tokenizer(sorted(words.difference(SPECIAL)))
+    if cfg.kind == "byte":
+        symbols = [symbol for _, symbol in sorted(byte_symbols().items())]
+        return _finish(_byte_level(models.BPE(vocab=_number(symbols), merges=[]), use_regex=False))
+    backend = _byte_level(models.BPE(), use_regex=True)
+    trainer = trainers.BpeTrainer(
+        vocab_size=cfg.vocab_size,
+        min_frequency=2,
+        special_tokens=SPECIAL,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    backend.train_from_iterator((piece for text in train() for piece in pieces(text)), trainer)
+    return _finish(backend)
+
+
+def word_tokenizer(words: Iterable[str]) -> Tokenizer:
+    """Words in the given order after the special tokens."""
+    backend = tokenizers.Tokenizer(models.WordLevel(_number(words)))
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return _finish(backend)
+
+
+def _char_tokenizer(characters: set[str]) -> Tokenizer:
+    backend = tokenizers.Tokenizer(models.WordLevel(_number(sorted(characters))))
+    backend.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
+    backend.decoder = decoders.Fuse()
+    return _finish(backend)
+
+
+def _byte_level(model: models.BPE, use_regex: bool) -> tokenizers.Tokenizer:
+    backend = tokenizers.Tokenizer(model)
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=use_regex)
+    backend.decoder = decoders.ByteLevel()
+    return backend
+
+
+def _finish(backend: tokenizers.Tokenizer) -> Tokenizer:
+    backend.add_special_tokens(SPECIAL)
+    return Tokenizer(backend)
+
+
+def _number(symbols: Iterable[str]) -> dict[str, int]:
+    return {symbol: i for i, symbol in enumerate([*SPECIAL, *symbols])}
+
+
+def _check_file(tokenizer: Tokenizer, path: str) -> Tokenizer:
+    """Says in one line which special tokens a foreign tokenizer.json lacks."""
+    ids = {"padding": PAD_NAMES, "begin": BOS_NAMES, "end": EOS_NAMES}
+    lacks = [name for name, names in ids.items() if not tokenizer.has(names)]
+    if lacks:
+        log.warning("%s has no token for: %s", path, ", ".join(lacks))
+    return tokenizer
