@@ -6,7 +6,6 @@ Exit status: 0 the target step was reached or the evaluation done; 2 bad input, 
 """
 
 import difflib
-import logging
 import os
 import re
 import signal
@@ -15,7 +14,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from absl import app, flags
+from absl import app, flags, logging
 from ml_collections import ConfigDict, config_flags
 
 from jaxformer.errors import Preempted, TrainingFailed, UserError
@@ -100,27 +99,55 @@ def _describe(cfg, data) -> None:
     from jaxformer.data import describe
     from jaxformer.evaluation.report import markdown
 
-    print(describe(data, cfg))
-    print(markdown(parameter_table(cfg.model)))
+    for name, value in describe(data, cfg).items():
+        print(f"{name}: {value}")
+    print("\n" + markdown(parameter_table(cfg.model)))
     steps, rows = cfg.train.num_steps, cfg.train.batch_size
     print(f"{steps:,} steps of {rows} rows x {cfg.data.length} tokens")
 
 
 def _evaluate() -> int:
-    from jaxformer import load
     from jaxformer.data import open_data
+    from jaxformer.evaluation.lengths import parse_lengths
     from jaxformer.evaluation.run import evaluate
+    from jaxformer.evaluation.suite import load_suite
+    from jaxformer.run import load
 
     if not FLAGS.workdir:
         raise UserError("--workdir", "is missing", "give the directory of a train.py run")
-    run = load(FLAGS.workdir, FLAGS.step)
+    workdir = Path(FLAGS.workdir)
+    run = load(workdir, FLAGS.step)
     if FLAGS.prompt:
-        _continue(run)
-        return OK
-    suite = _suite(FLAGS.suite or run.config.data.source)
-    data = open_data(run.config, FLAGS.workdir)
-    out = Path(FLAGS.out or Path(FLAGS.workdir) / "eval")
-    evaluate(run, data, suite, out)
+        return _continue(run)
+    suite = load_suite(FLAGS.suite, run.config.data)
+    lengths = parse_lengths(FLAGS.lengths) if FLAGS.lengths else ()
+    out, metrics = Path(FLAGS.out or workdir / "eval"), workdir / "metrics.jsonl"
+    data = open_data(run.config, workdir)
+    found = evaluate(run, data, suite, out, lengths=lengths, metrics_path=metrics)
+    for title, table in found.tables.items():
+        print(f"{title}\n\n{table}")
+    for text in found.samples[:3]:
+        print(f"sample: {text}")
+    print("\nwritten: " + "\n         ".join(str(path) for path in found.paths))
+    return OK
+
+
+def _continue(run) -> int:
+    """Prints each --prompt with its continuation."""
+    import jax
+
+    from jaxformer.generation import continue_text, parse_sampler
+
+    texts = continue_text(
+        run.model,
+        run.tokenizer,
+        FLAGS.prompt,
+        max_new_tokens=FLAGS.max_new_tokens,
+        sampler=parse_sampler(FLAGS.sampler),
+        key=jax.random.key(FLAGS.seed),
+        add_bos=run.config.data.add_bos,
+    )
+    print("\n---\n".join(texts))
     return OK
 
 
@@ -146,6 +173,7 @@ def parse(argv: Sequence[str], usage: str) -> list[str]:
         return OK
 
     debug = "--debug" in argv
+    logging.set_verbosity(logging.ERROR)  # Orbax tells its whole story otherwise
     status = _guard(lambda: _reworded(read, argv), debug)
     if status != OK:
         sys.exit(status)
