@@ -1,6 +1,16 @@
-"""Lists of lengths on the command line: `1:200:10,256`."""
+"""Quality by length: the syntax of `--lengths`, and a task evaluated at each length."""
 
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from jaxformer.config import RunConfig
+from jaxformer.data.loader import evaluation_batches
+from jaxformer.data.tasks.agreement import Agreement as AgreementTask
 from jaxformer.errors import UserError
+from jaxformer.evaluation.evaluators import Batch, Evaluator, Total, evaluate_batches
+from jaxformer.generation.generate import bucket, position_bound
 
 
 def parse_lengths(text: str) -> tuple[int, ...]:
@@ -21,6 +31,89 @@ def parse_lengths(text: str) -> tuple[int, ...]:
             raise UserError("lengths", f"has {part!r}, which is empty", "start is at most stop")
         lengths.update(range(start, stop + 1, step))
     return tuple(sorted(lengths))
+
+
+def trained_up_to(cfg: RunConfig) -> int:
+    """The greatest length in the training data of a task: modifiers of an agreement sentence."""
+    return {"agreement": cfg.data.agreement.max_modifiers}[cfg.data.source]
+
+
+class LengthExamples:
+    """Test examples of one length, as rows of one width that few lengths share."""
+
+    def __init__(self, task: AgreementTask, length: int, num_examples: int, seed: int):
+        self.length = length
+        self._questions = task.evaluation(length, num_examples, seed)
+        self._rows = task.rows(self._questions)
+        sentences = self._questions.sentences
+        self.longest = int(sentences.lengths_B.max()) - 1  # inputs: all but the last token
+
+    def batches(self, batch_size: int, bound: int) -> Iterator[Batch]:
+        """Batches padded to `bucket(longest)`, or to `bound` where positions end (0: nowhere)."""
+        width = min(bucket(self.longest), bound or bucket(self.longest))
+        for batch in evaluation_batches(self._rows, batch_size):
+            rows_B = batch["rows"]
+            counted_B = rows_B < len(self._rows)
+            rows_B = np.where(counted_B, rows_B, 0)
+            questions = {
+                "verb_index": self._questions.prefix_lengths_B[rows_B] - 1,
+                "correct": self._questions.correct_B[rows_B],
+                "wrong": self._questions.wrong_B[rows_B],
+            }
+            batch = {name: _widen(x, width) if x.ndim == 2 else x for name, x in batch.items()}
+            yield batch | questions | {"counted": counted_B}
+
+
+def draw_lengths(
+    task: AgreementTask,
+    cfg: RunConfig,
+    lengths: tuple[int, ...],
+    *,
+    num_examples: int,
+    seed: int,
+    strict: bool,
+) -> list[LengthExamples]:
+    """Test examples of every length, shortest first.
+
+    Where a learned position table ends before a length does, `strict` raises UserError; otherwise
+    that length and all above it are left out.
+    """
+    drawn, bound = [], position_bound(cfg.model)
+    for length in sorted(lengths):
+        examples = LengthExamples(task, length, num_examples, seed)
+        if bound and examples.longest > bound:
+            if strict:
+                raise UserError(
+                    "model.max_length",
+                    f"is {bound}, but length {length} needs {examples.longest} learned positions",
+                    "evaluate shorter lengths, or train with a greater one or other positions",
+                )
+            break
+        drawn.append(examples)
+    return drawn
+
+
+def evaluate_lengths(
+    evaluators: tuple[Evaluator, ...],
+    graphdef: Any,
+    params: Any,
+    drawn: list[LengthExamples],
+    cfg: RunConfig,
+) -> dict[int, Mapping[str, Total]]:
+    """Totals of all evaluators at each length."""
+    bound = position_bound(cfg.model)
+    return {
+        examples.length: evaluate_batches(
+            evaluators, graphdef, params, examples.batches(cfg.eval.batch_size, bound)
+        )
+        for examples in drawn
+    }
+
+
+def _widen(rows_BL: np.ndarray, width: int) -> np.ndarray:
+    """Cuts or fills rows with 0 (padding) to a width that holds all of their tokens."""
+    missing = max(0, width - rows_BL.shape[1])
+    return np.pad(rows_BL, ((0, 0), (0, missing)))[:, :width]
 
 
 def _number(text: str, number: str) -> int:

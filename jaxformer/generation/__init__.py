@@ -1,7 +1,15 @@
 """Sampling and generation."""
 
 from jaxformer.generation.generate import Generated, generate
-from jaxformer.generation.sampling import Greedy, MinP, Sampler, Temperature, TopK, TopP
+from jaxformer.generation.sampling import (
+    Greedy,
+    MinP,
+    Sampler,
+    Temperature,
+    TopK,
+    TopP,
+    parse_sampler,
+)
 from jaxformer.generation.text import continue_text
 
 __all__ = [
@@ -14,4 +22,5 @@ __all__ = [
     "TopP",
     "continue_text",
     "generate",
+    "parse_sampler",
 ]

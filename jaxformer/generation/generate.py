@@ -37,7 +37,7 @@ class Generated:
 
 
 class _Carry(NamedTuple):
-    index: jax.Array  # of the next token
+    next: jax.Array  # index of the token that comes next
     token_B: jax.Array  # the newest
     done_B: jax.Array
     lengths_B: jax.Array
@@ -140,16 +140,16 @@ def _generate(
 
     def record(carry: _Carry, logits_BV: jax.Array) -> _Carry:
         """Chooses token `index` and writes it, or padding in finished rows."""
-        token_B, logprob_B = choose(carry.index, logits_BV)
+        token_B, logprob_B = choose(carry.next, logits_BV)
         token_B = jnp.where(carry.done_B, pad_id, token_B)
         logprob_B = jnp.where(carry.done_B, 0.0, logprob_B)
         return carry._replace(
-            index=carry.index + 1,
+            next=carry.next + 1,
             token_B=token_B,
             lengths_B=carry.lengths_B + ~carry.done_B,
             done_B=carry.done_B | (token_B == eos_id),
-            tokens_BT=carry.tokens_BT.at[:, carry.index].set(token_B),
-            logprobs_BT=carry.logprobs_BT.at[:, carry.index].set(logprob_B),
+            tokens_BT=carry.tokens_BT.at[:, carry.next].set(token_B),
+            logprobs_BT=carry.logprobs_BT.at[:, carry.next].set(logprob_B),
         )
 
     def step(carry: _Carry) -> _Carry:
@@ -159,14 +159,14 @@ def _generate(
         return record(carry._replace(cache=out.cache), out.logits[:, 0])
 
     def unfinished(carry: _Carry) -> jax.Array:
-        return (carry.index < max_new_tokens) & ~jnp.all(carry.done_B)
+        return (carry.next < max_new_tokens) & ~jnp.all(carry.done_B)
 
-    real_BP = (jnp.arange(width) < lengths_B[:, None]).astype(jnp.int32)
+    real_BP = (jnp.arange(width)[None] < lengths_B[:, None]).astype(jnp.int32)
     cache = init_cache(model.config, batch_size, capacity, model.dtype)
     out = model(prompts_BP, segment_ids=real_BP, cache=cache)
     last_B1D = jnp.take_along_axis(out.hidden, (lengths_B - 1)[:, None, None], axis=1)
     carry = _Carry(
-        index=jnp.int32(0),
+        next=jnp.int32(0),
         token_B=jnp.zeros(batch_size, jnp.int32),
         done_B=jnp.zeros(batch_size, bool),
         lengths_B=jnp.zeros(batch_size, jnp.int32),

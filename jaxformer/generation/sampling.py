@@ -9,6 +9,7 @@ are -inf. A token's noise depends on the key and its id alone, so that filters w
 
 import dataclasses
 import math
+from collections.abc import Callable
 from typing import Protocol
 
 import jax
@@ -117,6 +118,37 @@ class MinP:
 
     def __call__(self, logits_BV: jax.Array, keys_B: jax.Array) -> jax.Array:
         return _draw(self.filtered(logits_BV), keys_B)
+
+
+def parse_sampler(text: str) -> Sampler:
+    """Reads greedy | temperature:T | top_k:K[:T] | top_p:P[:T] | min_p:P[:T]; raises UserError."""
+    kind, *parameters = text.split(":")
+    if kind not in SAMPLERS:
+        raise UserError("sampler", f"is {text!r}", f"choose from {', '.join(SAMPLERS)}")
+    make, types = SAMPLERS[kind]
+    required = min(1, len(types))
+    if not required <= len(parameters) <= len(types):
+        what = f"{text!r} has {len(parameters)} parameters"
+        raise UserError("sampler", what, f"{kind} takes {required} to {len(types)}, after colons")
+    values = [_number(text, *pair) for pair in zip(types, parameters, strict=False)]
+    return make(*values)
+
+
+SAMPLERS: dict[str, tuple[Callable[..., Sampler], tuple[type, ...]]] = {
+    "greedy": (Greedy, ()),
+    "temperature": (Temperature, (float,)),
+    "top_k": (TopK, (int, float)),
+    "top_p": (TopP, (float, float)),
+    "min_p": (MinP, (float, float)),
+}
+
+
+def _number(text: str, kind: type, value: str) -> float:
+    try:
+        return kind(value)
+    except ValueError as error:
+        what = f"{text!r} has {value!r}, which is not of type {kind.__name__}"
+        raise UserError("sampler", what, "mend the number") from error
 
 
 def _check_temperature(temperature: float) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from jaxformer.errors import UserError
-from jaxformer.generation.sampling import Greedy, MinP, Temperature, TopK, TopP
+from jaxformer.generation.sampling import Greedy, MinP, Temperature, TopK, TopP, parse_sampler
 
 PROBABILITIES = np.array([0.05, 0.4, 0.1, 0.2, 0.25])
 
@@ -171,3 +171,27 @@ BAD = [-1.0, 0.0, float("nan"), float("inf")]
 def test_bad_values_are_refused(make):
     with pytest.raises(UserError, match=r"sampler\.(temperature|k|p)"):
         make()
+
+
+@pytest.mark.parametrize(
+    ("text", "sampler"),
+    [
+        ("greedy", Greedy()),
+        ("temperature:0.5", Temperature(0.5)),
+        ("top_k:3", TopK(3)),
+        ("top_k:3:2", TopK(3, 2.0)),
+        ("top_p:0.9:0.8", TopP(0.9, 0.8)),
+        ("min_p:.1", MinP(0.1)),
+    ],
+)
+def test_samplers_by_name(text, sampler):
+    assert parse_sampler(text) == sampler
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "beam", "greedy:1", "top_k", "top_k:2.5", "top_k:0", "top_p:a", "top_p:1:1:1", "min_p:"],
+)
+def test_other_names_are_refused(text):
+    with pytest.raises(UserError, match="sampler"):
+        parse_sampler(text)

@@ -1,0 +1,269 @@
+"""Evaluates a trained run by a suite and writes WORKDIR/eval."""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import jax
+import numpy as np
+from flax import nnx
+
+from jaxformer.config import RunConfig
+from jaxformer.data import Data
+from jaxformer.data.loader import evaluation_batches
+from jaxformer.data.tokenizers import Tokenizer
+from jaxformer.errors import UserError
+from jaxformer.evaluation import report
+from jaxformer.evaluation.evaluators import EVALUATORS, Total, evaluate_batches
+from jaxformer.evaluation.lengths import (
+    LengthExamples,
+    draw_lengths,
+    evaluate_lengths,
+    parse_lengths,
+    trained_up_to,
+)
+from jaxformer.evaluation.statistics import ratio, wilson
+from jaxformer.evaluation.suite import SuiteConfig
+from jaxformer.generation.generate import generate, room
+from jaxformer.generation.sampling import parse_sampler
+from jaxformer.generation.text import encode_prompts
+
+LENGTH_NAMES = {"agreement": "modifiers"}
+PER_EXAMPLE = ("exact_match", "agreement")  # of independent examples: these have an interval
+FIRST_TOKENS = 8  # of a validation row, as a prompt where there is no other
+
+
+class Run(Protocol):
+    """The part of `jaxformer.Run` that evaluation needs."""
+
+    @property
+    def model(self) -> nnx.Module: ...
+    @property
+    def tokenizer(self) -> Tokenizer: ...
+    @property
+    def config(self) -> RunConfig: ...
+    @property
+    def step(self) -> int: ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Evaluation:
+    """What was found: rows of results.csv, tables for people, texts, and where all was written."""
+
+    results: list[dict[str, Any]]
+    tables: dict[str, str]
+    samples: list[str]
+    paths: list[Path]
+
+
+def evaluate(
+    run: Run,
+    data: Data,
+    suite: SuiteConfig,
+    out_dir: Path,
+    *,
+    lengths: tuple[int, ...] = (),
+    metrics_path: Path | None = None,
+) -> Evaluation:
+    """Runs a suite: evaluators on the validation rows and by length, samples, tables, plots.
+
+    `lengths` replaces the suite's and must fit the model, while the suite's are cut to what fits.
+    `metrics_path` names the metrics.jsonl whose curves are drawn. All input is checked before
+    anything is computed or written; raises UserError.
+    """
+    drawn = _draw(run, data, suite, lengths)
+    prompts = _prompts(run, data, suite)
+    _make_directory(out_dir)
+    graphdef, state = nnx.split(run.model)
+    params, cfg = nnx.to_pure_dict(state), run.config
+    evaluators = tuple(EVALUATORS[name] for name in suite.evaluators)
+    on_rows = tuple(e for e in evaluators if not e.needs_task)
+    batches = evaluation_batches(data.validation, cfg.eval.batch_size, cfg.eval.max_rows)
+    overall = evaluate_batches(on_rows, graphdef, params, batches) if on_rows else {}
+    by_length = evaluate_lengths(evaluators, graphdef, params, drawn, cfg)
+    bytes_per_token = ratio(data.validation.num_bytes, data.validation.num_tokens)
+    results = _records("validation", None, overall, bytes_per_token)
+    for length, totals in by_length.items():
+        results += _records("test", length, totals, 0.0)
+    tables = {f"Validation, step {run.step}": report.markdown(_overall_table(results))}
+    if by_length:
+        name = LENGTH_NAMES[cfg.data.source]
+        table = _length_table(by_length, name, trained_up_to(cfg))
+        tables[f"By number of {name}"] = report.markdown(table)
+    texts = _sample(run, suite, prompts)
+    paths = _write(run, out_dir, results, tables, texts)
+    paths += _plot(run, out_dir, by_length, metrics_path)
+    return Evaluation(results, tables, texts, paths)
+
+
+def _draw(
+    run: Run, data: Data, suite: SuiteConfig, lengths: tuple[int, ...]
+) -> list[LengthExamples]:
+    """Test examples by length; refuses what this run's data does not have."""
+    if data.task is None:
+        source = f"data.source = {run.config.data.source}"
+        if lengths or suite.lengths:
+            mend = "only tasks have lengths: leave them out"
+            raise UserError("lengths", f"are given, but {source} is no task", mend)
+        for name in suite.evaluators:
+            if EVALUATORS[name].needs_task:
+                mend = "choose another suite"
+                raise UserError("suite.evaluators", f"has {name}, but {source} is no task", mend)
+        return []
+    strict = bool(lengths)
+    lengths = lengths or (parse_lengths(suite.lengths) if suite.lengths else ())
+    count = suite.num_examples or 1000
+    return draw_lengths(
+        data.task, run.config, lengths, num_examples=count, seed=suite.seed, strict=strict
+    )
+
+
+def _prompts(run: Run, data: Data, suite: SuiteConfig) -> tuple[np.ndarray, np.ndarray]:
+    """tokens_BP, lengths_B of the texts to continue, each `samples.count` times."""
+    add_bos, count = run.config.data.add_bos, suite.samples.count
+    if suite.samples.prompts:
+        tokens_BP, lengths_B = encode_prompts(run.tokenizer, suite.samples.prompts, add_bos=add_bos)
+    else:
+        row = data.validation.row(0, 0)
+        real = min(FIRST_TOKENS, int((row["segment_ids"] == row["segment_ids"][0]).sum()))
+        tokens_BP, lengths_B = row["tokens"][None, :real], np.array([real], np.int32)
+    for text, length in zip(suite.samples.prompts, lengths_B, strict=False):
+        if count and room(run.config.model, int(length), 1) < 1:
+            what = f"{text!r} has {length} tokens"
+            mend = f"model.max_length = {run.config.model.max_length} leaves no room after it"
+            raise UserError("suite.samples.prompts", what, mend)
+    return np.repeat(tokens_BP, count, axis=0), np.repeat(lengths_B, count)
+
+
+def _sample(run: Run, suite: SuiteConfig, prompts: tuple[np.ndarray, np.ndarray]) -> list[str]:
+    tokens_BP, lengths_B = prompts
+    if not len(lengths_B):
+        return []
+    out = generate(
+        run.model,
+        tokens_BP,
+        lengths_B,
+        max_new_tokens=room(run.config.model, int(lengths_B.max()), suite.samples.max_new_tokens),
+        sampler=parse_sampler(suite.samples.sampler),
+        key=jax.random.key(suite.seed),
+        eos_id=run.tokenizer.eos_id,
+        pad_id=run.tokenizer.pad_id,
+    )
+    rows = zip(tokens_BP, lengths_B, out.tokens_BT, out.lengths_B, strict=True)
+    return [run.tokenizer.decode(np.concatenate([p[:n], t[:m]])) for p, n, t, m in rows]
+
+
+def _records(
+    split: str, length: int | None, totals: Mapping[str, Total], bytes_per_token: float
+) -> list[dict[str, Any]]:
+    """Long rows: one a metric. `low` and `high` are Wilson's 95 % interval of a share."""
+    empty = "" if length is None else length
+    records = []
+
+    def add(metric: str, value: float, weight: float, low: Any = "", high: Any = "") -> None:
+        names = ("split", "length", "metric", "value", "low", "high", "weight")
+        values = (split, empty, metric, value, low, high, weight)
+        records.append(dict(zip(names, values, strict=True)))
+
+    for name, total in totals.items():
+        interval = wilson(total.sum, total.weight) if name in PER_EXAMPLE else ()
+        add(name, total.mean, total.weight, *interval)
+        if name == "loss":
+            add("perplexity", math.exp(min(total.mean, 700.0)), total.weight)
+            if bytes_per_token:
+                bits = total.mean / math.log(2) / bytes_per_token
+                add("bits_per_byte", bits, total.weight * bytes_per_token)
+    return records
+
+
+def _overall_table(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    units = {"loss": "nats per token", "bits_per_byte": "bits per byte"}
+    return [
+        {
+            "metric": r["metric"],
+            "value": r["value"],
+            "unit": units.get(r["metric"], ""),
+            "of": f"{r['weight']:,.0f}",
+        }
+        for r in results
+        if r["split"] == "validation"
+    ]
+
+
+def _length_table(
+    by_length: Mapping[int, Mapping[str, Total]], name: str, trained: int
+) -> list[dict[str, Any]]:
+    """One row a length; shares in per cent, with their interval."""
+    table = []
+    for length, totals in by_length.items():
+        row: dict[str, Any] = {name: length, "trained": length <= trained}
+        for metric in PER_EXAMPLE:
+            if metric in totals:
+                low, high = wilson(totals[metric].sum, totals[metric].weight)
+                row[f"{metric} %"] = f"{100 * totals[metric].mean:.1f}"
+                row["95 % interval"] = f"{100 * low:.1f} – {100 * high:.1f}"
+                row["examples"] = int(totals[metric].weight)
+        if "loss" in totals:
+            row["perplexity"] = math.exp(min(totals["loss"].mean, 700.0))
+            row["token accuracy %"] = f"{100 * totals['accuracy'].mean:.1f}"
+        table.append(row)
+    return table
+
+
+def _make_directory(out_dir: Path) -> None:
+    try:
+        out_dir.mkdir(parents=True, exist_ok=True)
+        report.write_atomic(out_dir / ".writable", "").unlink()
+    except OSError as error:
+        what = f"cannot be written ({error.strerror})"
+        raise UserError(str(out_dir), what, "give another --out") from error
+
+
+def _write(
+    run: Run,
+    out_dir: Path,
+    results: list[dict[str, Any]],
+    tables: Mapping[str, str],
+    texts: list[str],
+) -> list[Path]:
+    document = "\n".join(f"## {title}\n\n{table}" for title, table in tables.items())
+    paths = [
+        report.write_csv(out_dir / "results.csv", results),
+        report.write_json(out_dir / "results.json", {"step": run.step, "results": results}),
+        report.write_atomic(out_dir / "table.md", document),
+    ]
+    if texts:
+        is_short = all("\n" not in text for text in texts)
+        separator = "\n" if is_short else "\n" + "-" * 80 + "\n"
+        paths.append(report.write_atomic(out_dir / "samples.txt", separator.join(texts) + "\n"))
+    return paths
+
+
+def _plot(
+    run: Run,
+    out_dir: Path,
+    by_length: Mapping[int, Mapping[str, Total]],
+    metrics_path: Path | None,
+) -> list[Path]:
+    paths = []
+    for metric in PER_EXAMPLE:
+        points = []
+        for length, totals in by_length.items():
+            if metric in totals:
+                low, high = wilson(totals[metric].sum, totals[metric].weight)
+                points.append((length, totals[metric].mean, low, high))
+        if points:
+            name = LENGTH_NAMES[run.config.data.source]
+            path = report.plot_by_length(
+                out_dir / f"{metric}_by_length.png",
+                {run.config.model.position.kind: points},
+                x_label=f"number of {name}",
+                y_label=f"{metric.replace('_', ' ')} (95 % interval)",
+                trained_up_to=trained_up_to(run.config),
+            )
+            paths.append(path)
+    if metrics_path is not None and metrics_path.exists():
+        paths.append(report.plot_curves(out_dir / "curves.png", metrics_path))
+    return paths

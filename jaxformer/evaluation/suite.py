@@ -1,0 +1,78 @@
+"""Evaluation suites: the typed form of the files in configs/eval/."""
+
+import dataclasses
+import importlib.util
+import os
+from pathlib import Path
+from typing import ClassVar
+
+from jaxformer.config import DataConfig, Section
+from jaxformer.errors import UserError
+from jaxformer.evaluation.evaluators import EVALUATORS
+from jaxformer.evaluation.lengths import parse_lengths
+from jaxformer.generation import parse_sampler
+
+SUITES = Path(__file__).parents[2] / "configs" / "eval"
+DEFAULT_SUITES = {"agreement": "agreement"}  # data.source -> suite, where it is not 'text'
+
+
+@dataclasses.dataclass(frozen=True)
+class SamplesConfig(Section):
+    """Text to continue, and how."""
+
+    prompts: tuple[str, ...]
+    count: int
+    max_new_tokens: int
+    sampler: str
+
+
+@dataclasses.dataclass(frozen=True)
+class SuiteConfig(Section):
+    prefix: ClassVar[str] = "suite"
+
+    """What to evaluate; the files in configs/eval/ say what each field means."""
+
+    evaluators: tuple[str, ...]
+    lengths: str
+    num_examples: int
+    seed: int
+    samples: SamplesConfig
+
+    def check(self) -> None:
+        for name in self.evaluators:
+            if name not in EVALUATORS:
+                mend = f"choose from {', '.join(EVALUATORS)}"
+                raise UserError("suite.evaluators", f"has {name!r}", mend)
+        if self.lengths:
+            parse_lengths(self.lengths)
+            if self.num_examples < 1:
+                raise UserError("suite.num_examples", f"is {self.num_examples}", "give 1 or more")
+        if self.samples.count < 0:
+            raise UserError("suite.samples.count", f"is {self.samples.count}", "give 0 or more")
+        if self.samples.count and self.samples.max_new_tokens < 1:
+            what = f"is {self.samples.max_new_tokens}"
+            raise UserError("suite.samples.max_new_tokens", what, "give 1 or more")
+        parse_sampler(self.samples.sampler)
+
+
+def load_suite(name: str, data: DataConfig) -> SuiteConfig:
+    """Reads configs/eval/NAME.py, or the file itself where NAME ends in .py.
+
+    '' stands for the suite of the run's data source. Raises UserError.
+    """
+    name = name or DEFAULT_SUITES.get(data.source, "text")
+    path = Path(name) if name.endswith(".py") else SUITES / f"{name}.py"
+    if not path.is_file():
+        known = ", ".join(sorted(file.stem for file in SUITES.glob("*.py")))
+        raise UserError("suite", f"has no file {os.fspath(path)}", f"choose from {known}")
+    spec = importlib.util.spec_from_file_location(f"jaxformer_suite_{path.stem}", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+        values = module.get_config()
+    except Exception as error:
+        what = f"cannot be read: {type(error).__name__}: {error}"
+        raise UserError(os.fspath(path), what, "it defines get_config() -> ConfigDict") from error
+    return SuiteConfig.from_config_dict(values)
