@@ -91,7 +91,9 @@ class Decoder(nnx.Module):
             k_order, k_positions, k_segment_ids = order_BL, positions_BL, segment_ids_BL
         else:
             order_BL = cache.next_positions(segment_ids_BL)
-            positions_BL = order_BL if positions is None else positions
+            positions_BL = positions
+            if positions_BL is None:
+                positions_BL = jnp.where(segment_ids_BL != 0, order_BL, 0)
             cache, slots_BL = cache.reserve(positions_BL, segment_ids_BL)
             k_order = jnp.arange(cache.capacity)[None]
             k_positions, k_segment_ids = cache.positions_BC, cache.segment_ids_BC

@@ -41,11 +41,11 @@ def order(segment_ids_BL: jax.Array) -> jax.Array:
 def contiguous_positions(segment_ids_BL: jax.Array) -> jax.Array:
     """int32[B, L]: 0, 1, 2, … among the non-padding tokens of each document.
 
-    Segment ids must not decrease along a row, padding aside. Padding gets the position of a
-    neighbour, which nothing reads.
+    Segment ids must not decrease along a row, padding aside. Padding gets 0, which every encoding
+    can embed: a position beyond a table would give NaN, and a masked NaN still spreads.
     """
     order_BL = order(segment_ids_BL)
     seen_BL = jax.lax.cummax(segment_ids_BL, axis=1)
     before_BL = jnp.pad(seen_BL[:, :-1], ((0, 0), (1, 0)))
     starts_BL = jnp.where(segment_ids_BL > before_BL, order_BL, 0)
-    return order_BL - jax.lax.cummax(starts_BL, axis=1)
+    return jnp.where(segment_ids_BL != 0, order_BL - jax.lax.cummax(starts_BL, axis=1), 0)
