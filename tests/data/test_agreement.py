@@ -69,6 +69,13 @@ def test_the_checker_knows_the_grammar(text, verdict):
     assert check(ids(text)[1:]) == "does not run from <s> to </s>"
 
 
+def test_sentences_differ(task):
+    # With 3 modifiers hardly two of 2,500 are equal, across the calls that draw 1,024 each too.
+    examples = task.evaluation(3, 2500, seed=0)
+    assert len(sentences_of(task.rows(examples))) > 2490
+    assert len(sentences_of(task.train)) > 0.9 * COUNT
+
+
 def test_all_sentences_are_of_the_language(task):
     for tokens in (*task.train.sentences.tokens_BL[:1000], *task.validation.sentences.tokens_BL):
         assert check(tokens) == ""

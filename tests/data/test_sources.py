@@ -199,6 +199,7 @@ def test_hub_without_network():
 
 
 def test_progress_bars_are_off(tmp_path, capfd):
+    datasets.enable_progress_bars()
     (tmp_path / "a.csv").write_text("text\na\nb\n")
     read("csv", tmp_path / "a.csv")
     assert capfd.readouterr() == ("", "")
