@@ -155,7 +155,8 @@ class ModelConfig(Section):
             if not 0 < fraction <= 1:
                 _refuse(where, f"is {fraction}", "give a share above 0 and up to 1")
             rotated = fraction * self.head_width
-            if rotated != int(rotated) or int(rotated) % 2:
+            whole = abs(rotated - round(rotated)) < 1e-6  # .29 · 200 is 57.99999999999999
+            if not whole or round(rotated) % 2 or not round(rotated):
                 _refuse(
                     where,
                     f"rotates {rotated:g} of {self.head_width} dimensions of a head",

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from jaxformer.config import ModelConfig
+from jaxformer.errors import UserError
 from jaxformer.models.decoder import Decoder
 from jaxformer.models.output import Output
 from jaxformer.nn import parameters
@@ -24,6 +25,8 @@ __all__ = ["Decoder", "Output", "build", "init"]
 
 def build(cfg: ModelConfig, compute_dtype: str = "float32") -> Decoder:
     """The network as an abstract module: its parameters are shapes, not arrays."""
+    if not cfg.vocab_size:
+        raise UserError("model.vocab_size", "is 0", "set it, or resolve the config with a tokenizer")
     return ARCHITECTURES[cfg.architecture](cfg, jnp.dtype(compute_dtype))
 
 
