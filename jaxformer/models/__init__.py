@@ -26,7 +26,7 @@ __all__ = ["Decoder", "Output", "build", "init"]
 def build(cfg: ModelConfig, compute_dtype: str = "float32") -> Decoder:
     """The network as an abstract module: its parameters are shapes, not arrays."""
     if not cfg.vocab_size:
-        raise UserError("model.vocab_size", "is 0", "set it, or resolve the config with a tokenizer")
+        raise UserError("model.vocab_size", "is 0", "set it or resolve the config first")
     return ARCHITECTURES[cfg.architecture](cfg, jnp.dtype(compute_dtype))
 
 

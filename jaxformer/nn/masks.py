@@ -25,7 +25,8 @@ class Visibility:
 def attention_mask(visibility: Visibility) -> jax.Array:
     """bool[B, L, S]: same document, not padding, and not later than the query if causal."""
     v = visibility
-    q_segment_ids_BL1, k_segment_ids_B1S = v.q_segment_ids_BL[..., None], v.k_segment_ids_BS[:, None]
+    q_segment_ids_BL1 = v.q_segment_ids_BL[..., None]
+    k_segment_ids_B1S = v.k_segment_ids_BS[:, None]
     mask_BLS = (q_segment_ids_BL1 == k_segment_ids_B1S) & (k_segment_ids_B1S != 0)
     if v.causal:
         mask_BLS &= v.q_order_BL[..., None] >= v.k_order_BS[:, None]
