@@ -1,9 +1,9 @@
 """The architectures. Modules describe the network; parameters are pure dicts outside of them.
 
-    module = build(cfg.model)                  # abstract: no memory
-    graphdef, abstract_params = nnx.split(module)
-    params = init(cfg.model, jax.random.key(0))
-    out = nnx.merge(graphdef, params)(tokens_BL)
+module = build(cfg.model)                  # abstract: no memory
+graphdef, abstract_params = nnx.split(module)
+params = init(cfg.model, jax.random.key(0))
+out = nnx.merge(graphdef, params)(tokens_BL)
 """
 
 from typing import Any
