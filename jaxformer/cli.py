@@ -153,9 +153,7 @@ def _continue(run) -> int:
 
 def _start(main: Callable[[], int], usage: str) -> None:
     flags.DEFINE_bool("debug", False, "Show the traceback of an error.")
-    app.run(
-        lambda _: _guard(main, FLAGS.debug), flags_parser=lambda argv: parse(argv, usage)
-    )
+    app.run(lambda _: _guard(main, FLAGS.debug), flags_parser=lambda argv: parse(argv, usage))
 
 
 def parse(argv: Sequence[str], usage: str) -> list[str]:
@@ -188,8 +186,8 @@ def _reworded(read: Callable[[], int], argv: Sequence[str]) -> int:
         raise
     except flags.Error as error:
         text = " ".join(str(error).split())
-        match = re.match(r"(?:Unknown command line flag|flag) '?(--)?([\w.\-=]+)'?[:.]?\s*(.*)", text)
-        where = f"--{match[2]}" if match else "flags"
+        match = re.match(r"(?:Unknown command line flag|flag) '?(?:--)?([\w.\-=]+)", text)
+        where = f"--{match[1]}" if match else "flags"
         what = "is not a flag" if text.startswith("Unknown") else f"is refused ({text})"
         hint = re.search(r"Did you mean: ([\w., ]+)", text)
         mend = f"did you mean --{hint[1].split(',')[0].strip(' .?')}?" if hint else "see --help"
