@@ -2,6 +2,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.experimental.compilation_cache import compilation_cache
 from jax.sharding import PartitionSpec as P
 
 from jaxformer import sharding
@@ -102,10 +103,20 @@ def test_shards_of_state_are_really_smaller():
     assert all(x.addressable_shards[0].data.size * 4 == x.size for x in moments)
 
 
+@pytest.fixture
+def no_compile_cache():
+    """XLA warns while it compiles: a program out of the cache is silent."""
+    jax.config.update("jax_enable_compilation_cache", False)
+    compilation_cache.reset_cache()
+    yield
+    jax.config.update("jax_enable_compilation_cache", True)
+    compilation_cache.reset_cache()
+
+
 @pytest.mark.parametrize(
     ("data", "fsdp", "scan_layers"), [(8, 1, False), (2, 4, False), (2, 4, True)]
 )
-def test_losses_on_a_mesh_equal_one_device(data, fsdp, scan_layers, capfd):
+def test_losses_on_a_mesh_equal_one_device(data, fsdp, scan_layers, capfd, no_compile_cache):
     """Also: XLA never falls back to gathering whole activations."""
     cfg = tiny.config(
         train__batch_size=16,
@@ -114,6 +125,7 @@ def test_losses_on_a_mesh_equal_one_device(data, fsdp, scan_layers, capfd):
         **tiny.DROPOUT,
     )
     alone, mesh = tiny.program(cfg), sharding.make_mesh(MeshConfig(data, fsdp))
+    assert mesh is not None
     expected, found = [], []
     state = alone.state
     for step in range(4):

@@ -104,7 +104,7 @@ def test_one_update_by_hand():
         return total / weight
 
     program = tiny.program(cfg, sgd_norm=100.0)
-    loss, grads = jax.value_and_grad(mean_loss)(program.state.params)
+    loss, grads = jax.jit(jax.value_and_grad(mean_loss))(program.state.params)
     state, metrics = program.step(program.state, batch)
     rate = cfg.schedule.peak_value / cfg.schedule.warmup_steps
     np.testing.assert_allclose(metrics["learning_rate"], rate, rtol=1e-6)
@@ -125,7 +125,7 @@ def test_bfloat16_activations_leave_parameters_float32():
     np.testing.assert_allclose(metrics["loss"], full, rtol=2e-2)
 
 
-PINNED = {"loss": 0.0, "grad_norm": 0.0}
+PINNED = {"loss": 2.3718411922454834, "grad_norm": 0.0}
 
 
 def test_five_steps_compile_once_and_are_pinned():
