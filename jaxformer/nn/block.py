@@ -1,6 +1,7 @@
 """One layer: attention and feed-forward, each on a residual connection with its norms."""
 
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -63,7 +64,11 @@ class Block(nnx.Module):
         return x_BLD, cache, {name: seen[name] for name in sorted(context.capture)}
 
     def _add(
-        self, x_BLD: jax.Array, sublayer: Callable, norm: Callable, post_norm: Callable
+        self,
+        x_BLD: jax.Array,
+        sublayer: Callable[[jax.Array], jax.Array],
+        norm: Any,
+        post_norm: Any,
     ) -> jax.Array:
         match self.placement:
             case "pre":

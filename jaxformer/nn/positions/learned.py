@@ -5,6 +5,7 @@ import jax.numpy as jnp
 
 from jaxformer.config import ModelConfig
 from jaxformer.nn import parameters
+from jaxformer.nn.linear import lookup
 from jaxformer.nn.positions.base import PositionEncoding
 
 
@@ -17,4 +18,4 @@ class Learned(PositionEncoding):
         self.table = parameters.declare(shape, parameters.normal(stddev))
 
     def embed(self, x_BLD: jax.Array, positions_BL: jax.Array) -> jax.Array:
-        return x_BLD + self.table[...].at[positions_BL].get(mode="fill", fill_value=jnp.nan)
+        return x_BLD + lookup(self.table[...], positions_BL)
