@@ -1,7 +1,6 @@
 """A trained vector for each position; Gehring et al. 2017 §3.1, Radford et al. 2019."""
 
 import jax
-import jax.numpy as jnp
 
 from jaxformer.config import ModelConfig
 from jaxformer.nn import parameters
