@@ -146,7 +146,7 @@ def product() -> list[dict[str, str]]:
 
     The product of all axes has 48,384 rows, hours of tests.
     """
-    full = ("position", "placement", "norm", "heads", "layers")
+    full = ("position", "placement", "heads", "layers")
     rows = []
     for n, values in enumerate(itertools.product(*(GRID[axis] for axis in full))):
         row = dict(zip(full, values, strict=True))
