@@ -33,7 +33,7 @@ def make_run(position="learned", **changes):
 
 def small_suite(run, **changes):
     suite = load_suite("", run.config.data)
-    samples = dataclasses.replace(suite.samples, count=2, max_new_tokens=40)
+    samples = dataclasses.replace(suite.samples, count=2, max_new_tokens=40, sampler="greedy")
     return dataclasses.replace(suite, num_examples=20, samples=samples, **changes)
 
 
@@ -83,8 +83,10 @@ def test_lengths_asked_for_must_fit_a_learned_table(tmp_path):
     assert not (tmp_path / "eval").exists()
     run, data = make_run("rope")
     suite = small_suite(run, evaluators=("agreement",))
-    found = evaluate(run, data, suite, tmp_path / "eval", lengths=(8, 0))
-    assert [row["length"] for row in found.results] == [0, 8]
+    suite = dataclasses.replace(suite, samples=dataclasses.replace(suite.samples, count=0))
+    found = evaluate(run, data, suite, tmp_path / "eval", lengths=(8, 7))
+    assert [row["length"] for row in found.results] == [7, 8]
+    assert not found.samples
 
 
 def test_text_suite_continues_the_data_and_counts_bits_per_byte(tmp_path):

@@ -8,7 +8,7 @@ import pytest
 from flax import nnx
 
 from jaxformer.errors import UserError
-from jaxformer.generation import Greedy, MinP, Temperature, TopP, generate
+from jaxformer.generation import Greedy, Temperature, TopP, generate
 from jaxformer.generation.generate import _generate, bucket, room
 from tests import builders
 
@@ -93,6 +93,7 @@ def run(model=None, prompts=PROMPTS, lengths=LENGTHS, count=10, sampler=None, eo
     ],
 )
 def test_cached_ragged_batch_equals_full_forwards_one_by_one(position, changes, sampler):
+    """Tokens, and log-probabilities of the distribution before temperature and filters."""
     model = make_model(position, **changes)
     out = run(model, sampler=sampler)
     assert out.tokens_BT.dtype == np.int32
@@ -211,13 +212,13 @@ def test_work_is_one_prefill_and_one_step_a_token_and_stops_early():
 
 
 def test_calls_of_one_bucket_compile_once():
-    sampler = MinP(0.01)  # no other test uses it
-    run(count=5, sampler=sampler)
+    wide = np.tile(PROMPTS, 2)  # a bucket that no other test uses
+    run(prompts=wide, lengths=np.array([12, 3, 9]), count=5)
     before = _generate._cache_size()
-    run(count=8, sampler=sampler, eos=4)
-    run(prompts=PROMPTS[:, :3], lengths=np.array([3, 2, 1]), count=7, sampler=sampler, pad_id=3)
+    run(prompts=wide, lengths=np.array([10, 11, 1]), count=8, eos=4)
+    run(prompts=wide[:, :9], lengths=np.array([9, 2, 1]), count=7, pad_id=3)
     assert _generate._cache_size() == before
-    run(count=9, sampler=sampler)
+    run(prompts=wide, lengths=np.array([12, 3, 9]), count=9)
     assert _generate._cache_size() == before + 1
 
 
@@ -233,8 +234,6 @@ def test_learned_positions_are_used_up_to_the_last_and_no_further():
     assert (out.logprobs_BT < 0).all()
     with pytest.raises(UserError, match=r"model\.max_length: is 40, below 33 .* 8 new"):
         run(make_model("learned"), prompts=prompts, lengths=np.array([33]), count=8)
-    unbounded = run(prompts=prompts, lengths=np.array([33]), count=20)
-    assert np.isfinite(unbounded.logprobs_BT).all()
     config = make_model("learned").config
     assert room(config, 33, 20) == 7
     assert room(make_model("rope").config, 33, 20) == 20
@@ -261,9 +260,3 @@ def test_half_precision_runs():
 def test_bad_input_is_refused(changes, message):
     with pytest.raises(UserError, match=message):
         run(**changes)
-
-
-def test_log_probabilities_are_of_the_unmodified_distribution():
-    greedy, cold = run(count=4), run(count=4, sampler=TopP(0.01, temperature=0.1))
-    np.testing.assert_array_equal(cold.tokens_BT, greedy.tokens_BT)
-    np.testing.assert_array_equal(cold.logprobs_BT, greedy.logprobs_BT)
