@@ -22,7 +22,7 @@ def get_config() -> ConfigDict:
     c.data.tokenizer.kind = "char"
     c.optimizer.b2 = 0.99
     c.optimizer.weight_decay = 0.1
-    c.schedule.peak_value = 3e-3
+    c.schedule.peak_value = 5e-3
     c.schedule.warmup_steps = 100
     c.train.num_steps = 2000
     c.train.num_epochs = 0.0
