@@ -81,8 +81,9 @@ def _train() -> int:
     from jaxformer.data import open_data
     from jaxformer.progress import show_progress
     from jaxformer.training.loop import train
+    from jaxformer.training.workdir import writable
 
-    data = open_data(cfg, None if FLAGS.dry_run else FLAGS.workdir)
+    data = open_data(cfg, None if FLAGS.dry_run else writable(FLAGS.workdir))
     cfg = cfg.resolve(
         vocab_size=data.tokenizer.vocab_size,
         steps_per_epoch=len(data.train) / cfg.train.batch_size,

@@ -144,16 +144,21 @@ def _check_special(cfg: DataConfig, tokenizer: Tokenizer) -> None:
 def _keep(tokenizer: Tokenizer, workdir: Path) -> None:
     """Saves the tokenizer, or checks that it is the one saved before."""
     path = workdir / "tokenizer.json"
-    if not path.exists():
+    if not _started(workdir):
         workdir.mkdir(parents=True, exist_ok=True)
         tokenizer.save(path)
     elif Tokenizer.load(path).fingerprint != tokenizer.fingerprint:
         raise _contradiction("data.tokenizer", path, "another one")
 
 
+def _started(workdir: Path) -> bool:
+    """Whether a run has begun here; what a refused start left behind binds nobody."""
+    return (workdir / "config.json").exists()
+
+
 def _saved_tokenizer(cfg: DataConfig, path: Path) -> Tokenizer | None:
     """The tokenizer of an earlier start of this run; UserError if the config asks for another."""
-    if not path.exists():
+    if not _started(path.parent) or not path.exists():
         return None
     saved, asked = Tokenizer.load(path), cfg.tokenizer
     if asked.kind == "file":

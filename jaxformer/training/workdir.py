@@ -23,22 +23,26 @@ MUTABLE = (
 )
 
 
+def writable(workdir: str | os.PathLike[str]) -> Path:
+    """Makes the directory where it is missing; raises UserError where it cannot be written."""
+    path = Path(workdir).absolute()
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        with open(path / ".lock", "a", encoding="utf-8"):
+            return path
+    except OSError as error:
+        what = f"cannot be written ({error.strerror or error})"
+        raise UserError(f"workdir {path}", what, "choose another --workdir") from error
+
+
 @contextlib.contextmanager
 def locked(workdir: str | os.PathLike[str]) -> Iterator[Path]:
     """Makes the directory and holds it for this process; the lock ends with the process.
 
     Raises UserError where it cannot be written or another process holds it.
     """
-    path = Path(workdir).absolute()
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-        file = open(path / ".lock", "a+", encoding="utf-8")  # noqa: SIM115
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise UserError(
-            f"workdir {path}", f"cannot be written ({reason})", "choose another --workdir"
-        ) from error
-    with file:
+    path = writable(workdir)
+    with open(path / ".lock", "a+", encoding="utf-8") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
