@@ -201,7 +201,7 @@ REFUSED = [
     ({"data.add_eos": False}, "</s>"),
     ({"data.pack": True}, "false"),
     ({"data.source": "text", "data.path": ""}, "name the data"),
-    (TEXT | {"data.text_field": "text"}, "'jsonl', 'csv', 'parquet', 'hub'"),
+    (TEXT | {"data.text_field": "text"}, "data.source = jsonl | csv | parquet | hub reads it"),
     (TEXT | {"data.pattern": "*.py"}, "data.source = folder"),
     (TEXT | {"data.tokenizer.path": "t.json"}, "kind = file"),
     (TEXT | {"data.tokenizer.vocab_size": 300}, "kind = bpe"),

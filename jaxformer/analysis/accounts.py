@@ -9,11 +9,6 @@ from jaxformer.config import ModelConfig
 from jaxformer.models import abstract_params, build
 
 
-def count_parameters(tree: Any) -> int:
-    """The number of elements in a tree of arrays or shapes."""
-    return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(tree))
-
-
 def parameter_table(cfg: ModelConfig) -> list[dict[str, Any]]:
     """Parameters by part of the model, with a total: rows of module, parameters and float32 bytes.
 

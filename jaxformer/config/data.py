@@ -55,7 +55,8 @@ class DataConfig(Section):
             if not self.path:
                 refuse("data.path", f"is empty while data.source = {self.source}", "name the data")
             tabular = ("jsonl", "csv", "parquet", "hub")
-            unread("data.text_field", self.text_field, self.source in tabular, f"of {tabular}")
+            reader = f"data.source = {' | '.join(tabular)}"
+            unread("data.text_field", self.text_field, self.source in tabular, reader)
             unread("data.pattern", self.pattern, self.source == "folder", "data.source = folder")
         kind, size = self.tokenizer.kind, self.tokenizer.vocab_size
         unread("data.tokenizer.path", self.tokenizer.path, kind == "file", "kind = file")

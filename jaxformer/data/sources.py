@@ -91,7 +91,7 @@ def _split(data: Any, fraction: float) -> Texts:
     text = data[0]["text"]
     cut = int(len(text) * (1 - fraction))
     line = text.rfind("\n", 0, cut) + 1
-    if line > cut - max(1000, len(text) // 100):  # near enough to the share asked for
+    if line > cut - max(100, len(text) // 100):  # near enough to the share asked for
         cut = line or cut
     parts = ({"text": [part]} for part in (text[:cut], text[cut:]))
     return Texts(*(datasets.Dataset.from_dict(part, features=features()) for part in parts))

@@ -131,6 +131,7 @@ def _prompts(run: Run, data: Data, suite: SuiteConfig) -> tuple[np.ndarray, np.n
     else:
         row = data.validation.row(0, 0)
         real = min(FIRST_TOKENS, int((row["segment_ids"] == row["segment_ids"][0]).sum()))
+        real = room(run.config.model, 1, real)  # one fewer than a learned table holds
         tokens_BP, lengths_B = row["tokens"][None, :real], np.array([real], np.int32)
     for text, length in zip(suite.samples.prompts, lengths_B, strict=False):
         if count and room(run.config.model, int(length), 1) < 1:

@@ -18,6 +18,7 @@ MUTABLE = (
     "train.checkpoint_every",
     "train.keep_latest",
     "train.keep_best",
+    "train.max_skipped_steps",
     "eval.",
     "mesh.",
 )

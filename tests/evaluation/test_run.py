@@ -16,11 +16,11 @@ from jaxformer.evaluation.suite import load_suite
 from tests import builders
 
 
-def make_run(position="learned", **changes):
+def make_run(position="learned", max_length=24, **changes):
     """An untrained run and its data; `changes` to the config of the data."""
     config = base.get_config()
     config.data.agreement.num_examples = 50
-    config.model.update(num_layers=1, d_model=16, max_length=24)
+    config.model.update(num_layers=1, d_model=16, max_length=max_length)
     config.model.position.kind = position
     config.eval.update(batch_size=32, max_rows=40)
     config.data.update(changes)
@@ -106,6 +106,15 @@ def test_text_suite_continues_the_data_and_counts_bits_per_byte(tmp_path):
     first = data.tokenizer.decode(data.validation.row(0, 0)["tokens"][:8])
     assert len(found.samples) == 2
     assert all(text.startswith(first) and 8 <= len(text) <= 24 for text in found.samples)
+
+
+def test_first_tokens_leave_room_in_a_full_learned_table(tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_text("To be, or not to be, that is the question:\n" * 40)
+    char = {"kind": "char", "path": "", "vocab_size": 0}
+    run, data = make_run(source="text", path=str(path), length=6, max_length=6, tokenizer=char)
+    found = evaluate(run, data, small_suite(run), tmp_path / "eval")
+    assert len(found.samples) == 2
 
 
 def test_what_the_data_does_not_have_is_refused(tmp_path):
