@@ -20,6 +20,7 @@ def read_files(cfg: DataConfig, files: list[Path], cache_dir: str) -> Any:
     from datasets.exceptions import DatasetGenerationError
 
     datasets.disable_progress_bars()
+    datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # what it logs is raised as well
     names = [str(p) for p in files]
     field = cfg.text_field or "text"
     if cfg.source == "parquet":
@@ -71,6 +72,7 @@ def read_hub(cfg: DataConfig) -> Any:
     field = cfg.text_field or "text"
     if field not in data.column_names:
         raise _no_column(cfg.path, field, data.column_names)
+    _check_type(cfg.path, field, data.data.schema.field(field).type)
     data = data.select_columns([field])
     return data.rename_column(field, "text") if field != "text" else data
 
@@ -105,7 +107,7 @@ def _json_lines(names: list[str], field: str) -> Iterator[dict[str, str]]:
             where = f"{name} line {number}"
             try:
                 value = json.loads(line)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise UserError(where, f"is not JSON ({error})", "give one object a line")
             if not isinstance(value, dict):
                 raise UserError(where, "is not an object", 'give lines like {"text": "…"}')
@@ -113,6 +115,10 @@ def _json_lines(names: list[str], field: str) -> Iterator[dict[str, str]]:
                 raise _no_column(where, field, list(value))
             if not isinstance(value[field], str):
                 raise UserError(where, f"has no string in {field!r}", "give text there")
+            try:
+                value[field].encode()
+            except UnicodeEncodeError:
+                raise UserError(where, "holds half a character (a lone surrogate)", "leave it out")
             yield {"text": value[field]}
 
 
@@ -123,13 +129,18 @@ def _read_csv(names: list[str], field: str, cache_dir: str) -> Any:
     import pandas
     from datasets.exceptions import DatasetGenerationError
 
+    filled: list[Any] = []  # pandas takes no file without rows
     for name in names:
-        header = next(csv.reader([_read_text(Path(name)).split("\n", 1)[0].rstrip("\r")]), [])
+        first, _, rest = _read_text(Path(name)).partition("\n")
+        header = next(csv.reader([first.rstrip("\r")]), [])
         if field not in header:
             raise _no_column(name, field, header)
+        filled += [name] if rest.strip() else []
+    if not filled:
+        raise _no_text(names)
     try:
         data = datasets.Dataset.from_csv(
-            list[Any](names),
+            filled,
             cache_dir=cache_dir,
             usecols=[field],
             converters={field: str},
@@ -145,15 +156,26 @@ def _read_parquet(names: list[str], field: str, cache_dir: str) -> Any:
     import datasets
     import pyarrow
     import pyarrow.parquet
+    from datasets.exceptions import DatasetGenerationError
 
+    filled: list[Any] = []  # datasets takes no file without rows
     for name in names:
         try:
-            columns = pyarrow.parquet.read_schema(name).names
-        except pyarrow.ArrowException as error:
+            with pyarrow.parquet.ParquetFile(name) as file:
+                columns, rows = file.schema_arrow, file.metadata.num_rows
+        except (pyarrow.ArrowException, OSError) as error:
             raise UserError(name, f"is not a parquet file ({error})", "name one")
-        if field not in columns:
-            raise _no_column(name, field, columns)
-    data = datasets.Dataset.from_parquet(list[Any](names), cache_dir=cache_dir, columns=[field])
+        if field not in columns.names:
+            raise _no_column(name, field, columns.names)
+        _check_type(name, field, columns.field(field).type)
+        filled += [name] if rows else []
+    if not filled:
+        raise _no_text(names)
+    try:
+        data = datasets.Dataset.from_parquet(filled, cache_dir=cache_dir, columns=[field])
+    except DatasetGenerationError as error:
+        reason = str(error.__cause__ or error).splitlines()[0]
+        raise UserError(", ".join(names), f"is damaged ({reason})", "mend the file")
     return data.rename_column(field, "text") if field != "text" else data
 
 
@@ -168,6 +190,20 @@ def _read_text(path: Path) -> str:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise UserError(str(path), f"is not UTF-8 text (byte {error.start})", mend)
+
+
+def _check_type(where: str, field: str, kind: Any) -> None:
+    """Refuses a column of an Arrow type that is not text."""
+    import pyarrow
+
+    value = kind.value_type if pyarrow.types.is_dictionary(kind) else kind
+    is_text = pyarrow.types.is_string(value) or pyarrow.types.is_large_string(value)
+    if not (is_text or pyarrow.types.is_null(value)):
+        raise UserError(where, f"has {kind} in column {field!r}, not text", "set data.text_field")
+
+
+def _no_text(names: list[str]) -> UserError:
+    return UserError(", ".join(names), "holds no text", "give data with text in it")
 
 
 def _no_column(where: str, field: str, columns: list[str]) -> UserError:
