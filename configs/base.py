@@ -126,7 +126,7 @@ def train() -> ConfigDict:
 def evaluation() -> ConfigDict:
     e = ConfigDict()
     e.batch_size = 64
-    e.max_rows = 0  # validation rows used: 0 = all
+    e.max_rows = 0  # validation rows used: 0 = all; bits per byte are told of all only
     return e
 
 

@@ -9,7 +9,6 @@ import difflib
 import os
 import re
 import runpy
-import signal
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -255,4 +254,4 @@ def _guard(main: Callable[[], int], debug: bool) -> int:
         print(f"failed: {error}", file=sys.stderr)
         return FAILED
     except KeyboardInterrupt:
-        return 128 + signal.SIGINT
+        return FAILED

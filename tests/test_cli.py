@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from jaxformer import cli
+from jaxformer.errors import Preempted, TrainingFailed, UserError
+
 ROOT = Path(__file__).resolve().parent.parent
 TINY = [
     "--config=configs/agreement.py",
@@ -140,6 +143,24 @@ def test_bad_inputs_give_one_line_and_change_nothing(run):
     changed = {name for name in after if before.get(name) != after[name]}
     assert not {name for name in changed if name.startswith("run/") and ".lock" not in name}
     assert not before.keys() - after.keys()
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "words"),
+    [
+        (UserError("seed", "is -1", "give more"), 2, "error: seed: is -1, give more\n"),
+        (Preempted(7, "SIGTERM"), 75, "SIGTERM: saved at step 7, the same command resumes\n"),
+        (TrainingFailed("step 3"), 1, "failed: step 3\n"),
+        (KeyboardInterrupt(), 1, ""),
+    ],
+    ids=["bad input", "preempted", "failed", "interrupted"],
+)
+def test_how_a_run_ends_is_its_exit_status(error, status, words, capsys):
+    def main():
+        raise error
+
+    assert cli._guard(main, debug=False) == status
+    assert capsys.readouterr().err == words
 
 
 def test_a_workdir_in_use_is_refused(run):

@@ -23,7 +23,7 @@ from jaxformer.evaluation.lengths import (
     parse_lengths,
     trained_up_to,
 )
-from jaxformer.evaluation.statistics import ratio, wilson
+from jaxformer.evaluation.statistics import wilson
 from jaxformer.evaluation.suite import SuiteConfig
 from jaxformer.generation.generate import generate, room
 from jaxformer.generation.sampling import parse_sampler
@@ -82,10 +82,11 @@ def evaluate(
     batches = evaluation_batches(data.validation, cfg.eval.batch_size, cfg.eval.max_rows)
     overall = evaluate_batches(on_rows, graphdef, params, batches) if on_rows else {}
     by_length = evaluate_lengths(evaluators, graphdef, params, drawn, cfg)
-    bytes_per_token = ratio(data.validation.num_bytes, data.validation.num_tokens)
-    results = tables.records("validation", None, overall, bytes_per_token)
+    is_whole = "loss" in overall and overall["loss"].weight == data.validation.num_tokens
+    num_bytes = data.validation.num_bytes if is_whole else 0
+    results = tables.records("validation", None, overall, num_bytes)
     for length, totals in by_length.items():
-        results += tables.records("test", length, totals, 0.0)
+        results += tables.records("test", length, totals, 0)
     shown = {}
     if overall:
         shown[f"Validation, step {run.step}"] = report.markdown(tables.overall(results))

@@ -91,18 +91,21 @@ def test_lengths_asked_for_must_fit_a_learned_table(tmp_path):
 
 def test_text_suite_continues_the_data_and_counts_bits_per_byte(tmp_path):
     path = tmp_path / "text.txt"
-    path.write_text("To be, or not to be, that is the question:\n" * 40)
+    path.write_text("Être, ou ne pas être : là est la question\n" * 40, encoding="utf-8")
     run, data = make_run(
         source="text",
         path=str(path),
-        add_bos=False,
-        add_eos=False,
         tokenizer={"kind": "char", "path": "", "vocab_size": 0},
     )
     found = evaluate(run, data, small_suite(run), tmp_path / "eval")
     values = {row["metric"]: row["value"] for row in found.results}
-    # A character is a byte here: bits per byte are the loss in bits.
-    assert values["bits_per_byte"] == pytest.approx(values["loss"] / 0.693147, rel=1e-5)
+    # Four lines of 42 characters and </s>, which is no byte; 3 of each line's characters have two.
+    bits, tokens, size = values["loss"] / 0.693147, 4 * 42 + 1, 4 * 45
+    assert values["bits_per_byte"] == pytest.approx(bits * tokens / size, rel=1e-5)
+    few = dataclasses.replace(run.config.eval, max_rows=2)
+    run.config = dataclasses.replace(run.config, eval=few)
+    part = evaluate(run, data, small_suite(run), tmp_path / "eval")
+    assert "bits_per_byte" not in {row["metric"] for row in part.results}
     first = data.tokenizer.decode(data.validation.row(0, 0)["tokens"][:8])
     assert len(found.samples) == 2
     assert all(text.startswith(first) and 8 <= len(text) <= 24 for text in found.samples)
