@@ -71,7 +71,7 @@ def data() -> ConfigDict:
     d.text_field = ""  # column that holds the text, for jsonl, csv, parquet, hub: '' = text
     d.pattern = ""  # which files of a folder, e.g. '*.py': '' = *
     d.length = 20  # tokens in a row of a batch: the training context
-    d.validation_fraction = 0.1  # last documents, or the last part of a single document
+    d.validation_fraction = 0.0  # last documents, or the last part of a single one: 0 = a tenth
     d.add_bos = True  # each document starts with <s>
     d.add_eos = True  # each document ends with </s>
     d.pack = False  # several documents in a row, attention kept apart by segment ids; not for tasks
@@ -99,7 +99,7 @@ def optimizer() -> ConfigDict:
 def schedule() -> ConfigDict:
     """Fields as in optax.warmup_cosine_decay_schedule; evaluated at step + 1."""
     s = ConfigDict()
-    s.kind = "warmup_cosine"  # warmup_cosine | constant
+    s.kind = "warmup_cosine"  # warmup_cosine | constant (after the warmup)
     s.init_value = 0.0
     s.peak_value = 3e-3
     s.warmup_steps = 200

@@ -80,20 +80,25 @@ def _train() -> int:
     from jaxformer.data import open_data
     from jaxformer.progress import show_progress
     from jaxformer.training.loop import train
-    from jaxformer.training.workdir import writable
+    from jaxformer.training.workdir import locked
 
-    data = open_data(cfg, None if FLAGS.dry_run else writable(FLAGS.workdir))
-    cfg = cfg.resolve(
-        vocab_size=data.tokenizer.vocab_size,
-        steps_per_epoch=len(data.train) / cfg.train.batch_size,
-    )
     if FLAGS.dry_run:
-        _describe(cfg, data)
+        data = open_data(cfg, None)
+        _describe(cfg.resolve(**_sizes(cfg, data)), data)
         return OK
-    with show_progress(cfg.train.num_steps, cfg.train.log_every) as progress:
-        step = train(cfg, data, FLAGS.workdir, progress=progress)
+    with locked(FLAGS.workdir) as workdir:
+        data = open_data(cfg, workdir)
+        cfg = cfg.resolve(**_sizes(cfg, data))
+        with show_progress(cfg.train.num_steps, cfg.train.log_every) as progress:
+            step = train(cfg, data, workdir, progress=progress)
     print(f"trained to step {step}; metrics: {os.path.join(FLAGS.workdir, 'metrics.jsonl')}")
     return OK
+
+
+def _sizes(cfg: RunConfig, data: Any) -> dict[str, Any]:
+    """What only the data can tell a config."""
+    steps = len(data.train) / cfg.train.batch_size
+    return {"vocab_size": data.tokenizer.vocab_size, "steps_per_epoch": steps}
 
 
 def _describe(cfg, data) -> None:
@@ -127,6 +132,9 @@ def _evaluate() -> int:
     lengths = parse_lengths(FLAGS.lengths) if FLAGS.lengths else ()
     out, metrics = Path(FLAGS.out or workdir / "eval"), workdir / "metrics.jsonl"
     data = open_data(run.config, workdir)
+    if data.train.fingerprint != run.data:
+        what = "is not the data that this run was trained on: it has changed"
+        raise UserError(run.config.data.path or "data", what, "restore it or train a new run")
     found = evaluate(run, data, suite, out, lengths=lengths, metrics_path=metrics)
     for title, table in found.tables.items():
         print(f"{title}\n\n{table}")

@@ -159,7 +159,7 @@ def test_sequences_of_something_else(given, where):
 
 
 ROPE, SIN = {"model.position.kind": "rope"}, {"model.position.kind": "sinusoidal"}
-CONSTANT = {"schedule.kind": "constant", "schedule.warmup_steps": 0}
+CONSTANT = {"schedule.kind": "constant"}
 FILE = TEXT | {"data.tokenizer.kind": "file"}
 BPE = TEXT | {"data.tokenizer.kind": "bpe"}
 FIXED = {"train.num_steps": 100, "train.num_epochs": 0.0}
@@ -189,11 +189,12 @@ REFUSED = [
     (ROPE | {"model.position.rope.fraction": 0.0625}, "even whole number"),
     (ROPE | {"model.position.rope.fraction": 1e-9}, "even whole number"),
     ({"data.length": 1}, "2 or more"),
-    ({"data.validation_fraction": 0.0}, "between 0 and 1"),
-    ({"data.validation_fraction": 1.0}, "between 0 and 1"),
+    ({"data.validation_fraction": -0.1}, "from 0 (a tenth)"),
+    ({"data.validation_fraction": 1.0}, "from 0 (a tenth)"),
     ({"data.agreement.num_examples": 0}, "1 or more"),
     ({"data.agreement.max_modifiers": -1}, "0 or more"),
     ({"data.path": "a.txt"}, "never read"),
+    ({"data.validation_fraction": 0.2}, "never read"),
     ({"data.text_field": "text"}, "never read"),
     ({"data.pattern": "*"}, "never read"),
     ({"data.tokenizer.kind": "char"}, "brings its own words"),
@@ -215,8 +216,8 @@ REFUSED = [
     *(({f"schedule.{n}": -1}, "0 or more") for n in ("warmup_steps", "decay_steps")),
     ({"schedule.peak_value": 0.0}, "above 0"),
     ({"schedule.decay_steps": 200, "schedule.warmup_steps": 200}, "warmup included"),
-    *((CONSTANT | {f"schedule.{n}": 0.1}, "warmup_cosine") for n in ("init_value", "end_value")),
-    *((CONSTANT | {f"schedule.{n}": 9}, "warmup_cosine") for n in ("decay_steps", "warmup_steps")),
+    (CONSTANT | {"schedule.end_value": 0.1}, "warmup_cosine"),
+    (CONSTANT | {"schedule.decay_steps": 9}, "warmup_cosine"),
     *(
         ({f"train.{n}": 0}, "1 or more")
         for n in ("batch_size", "num_microbatches", "log_every", "keep_latest", "max_skipped_steps")

@@ -38,16 +38,21 @@ class DataConfig(Section):
     agreement: AgreementConfig
 
     @property
+    def held_out(self) -> float:
+        """The share that is kept for validation."""
+        return self.validation_fraction or 0.1
+
+    @property
     def is_task(self) -> bool:
         return self.source in TASKS
 
     def check(self) -> None:
         at_least("data", self, 2, "length")
-        if not 0 < self.validation_fraction < 1:
+        if not 0 <= self.validation_fraction < 1:
             refuse(
                 "data.validation_fraction",
                 f"is {self.validation_fraction}",
-                "give a share between 0 and 1, both excluded",
+                "give a share from 0 (a tenth) to below 1",
             )
         if self.is_task:
             self._check_task()
@@ -73,7 +78,7 @@ class DataConfig(Section):
     def _check_task(self) -> None:
         at_least("data.agreement", self.agreement, 1, "num_examples")
         at_least("data.agreement", self.agreement, 0, "max_modifiers")
-        for name in ("path", "text_field", "pattern"):
+        for name in ("path", "text_field", "pattern", "validation_fraction"):
             unread(f"data.{name}", getattr(self, name), False, "a data.source that reads files")
         if self.tokenizer.kind != "word":
             refuse(

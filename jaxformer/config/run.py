@@ -45,7 +45,7 @@ class ScheduleConfig(Section):
         at_least("schedule", self, 0, "init_value", "end_value", "warmup_steps", "decay_steps")
         positive("schedule", self, "peak_value")
         if self.kind == "constant":
-            for name in ("init_value", "warmup_steps", "decay_steps", "end_value"):
+            for name in ("decay_steps", "end_value"):
                 unread(f"schedule.{name}", getattr(self, name), False, "kind = warmup_cosine")
         elif self.decay_steps and self.warmup_steps >= self.decay_steps:
             refuse(

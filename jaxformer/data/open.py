@@ -125,7 +125,7 @@ def _groups(texts: Iterable[str]) -> Iterator[list[str]]:
 
 def _names(cfg: DataConfig, content: list[str], tokenizer: Tokenizer) -> list[str]:
     """Fingerprints of both caches: all that their content depends on."""
-    shape = [cfg.source, cfg.text_field or "text", cfg.validation_fraction]
+    shape = [cfg.source, cfg.text_field or "text", cfg.held_out]
     special = [cfg.add_bos, cfg.add_eos]
     parts = [content, shape, special, tokenizer.fingerprint]
     return [fingerprint(*parts, split) for split in ("train", "validation")]

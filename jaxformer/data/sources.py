@@ -76,7 +76,7 @@ def read_texts(cfg: DataConfig, files: list[Path], cache_dir: str) -> Texts:
         raise UserError(cfg.path, "holds no text", "give data with text in it")
     if len(filled) < len(data):
         data = data.select(filled)
-    return _split(data, cfg.validation_fraction)
+    return _split(data, cfg.held_out)
 
 
 def _split(data: Any, fraction: float) -> Texts:

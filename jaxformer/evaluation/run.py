@@ -156,7 +156,7 @@ def _sample(run: Run, suite: SuiteConfig, prompts: tuple[np.ndarray, np.ndarray]
         eos_id=run.tokenizer.eos_id,
         pad_id=run.tokenizer.pad_id,
     )
-    rows = zip(tokens_BP, lengths_B, out.tokens_BT, out.lengths_B, strict=True)
+    rows = zip(tokens_BP, lengths_B, out.tokens, out.lengths, strict=True)
     return [run.tokenizer.decode(np.concatenate([p[:n], t[:m]])) for p, n, t, m in rows]
 
 

@@ -73,6 +73,6 @@ def continue_text(
         pad_id=tokenizer.pad_id,
     )
     return [
-        tokenizer.decode(np.concatenate([tokens_BP[row, :p], out.tokens_BT[row, :n]]))
-        for row, (p, n) in enumerate(zip(lengths_B, out.lengths_B, strict=True))
+        tokenizer.decode(np.concatenate([tokens_BP[row, :p], out.tokens[row, :n]]))
+        for row, (p, n) in enumerate(zip(lengths_B, out.lengths, strict=True))
     ]

@@ -41,7 +41,9 @@ def _warmup_cosine(cfg: ScheduleConfig) -> optax.Schedule:
 
 
 def _constant(cfg: ScheduleConfig) -> optax.Schedule:
-    return optax.constant_schedule(cfg.peak_value)
+    warmup = optax.linear_schedule(cfg.init_value, cfg.peak_value, cfg.warmup_steps)
+    flat = optax.constant_schedule(cfg.peak_value)
+    return optax.join_schedules([warmup, flat], [cfg.warmup_steps]) if cfg.warmup_steps else flat
 
 
 OPTIMIZERS = {"adamw": _adamw}

@@ -24,6 +24,9 @@ MUTABLE = (
 )
 
 
+_held: set[Path] = set()
+
+
 def writable(workdir: str | os.PathLike[str]) -> Path:
     """Makes the directory where it is missing; raises UserError where it cannot be written."""
     path = Path(workdir).absolute()
@@ -40,9 +43,13 @@ def writable(workdir: str | os.PathLike[str]) -> Path:
 def locked(workdir: str | os.PathLike[str]) -> Iterator[Path]:
     """Makes the directory and holds it for this process; the lock ends with the process.
 
+    A process that holds it may take it again within.
     Raises UserError where it cannot be written or another process holds it.
     """
     path = writable(workdir)
+    if path in _held:
+        yield path
+        return
     with open(path / ".lock", "a+", encoding="utf-8") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -57,7 +64,11 @@ def locked(workdir: str | os.PathLike[str]) -> Iterator[Path]:
         file.truncate()
         file.write(f"{os.getpid()}\n")
         file.flush()
-        yield path
+        _held.add(path)
+        try:
+            yield path
+        finally:
+            _held.discard(path)
 
 
 def check_restart(workdir: Path, cfg: RunConfig) -> None:

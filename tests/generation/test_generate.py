@@ -96,14 +96,14 @@ def test_cached_ragged_batch_equals_full_forwards_one_by_one(position, changes, 
     """Tokens, and log-probabilities of the distribution before temperature and filters."""
     model = make_model(position, **changes)
     out = run(model, sampler=sampler)
-    assert out.tokens_BT.dtype == np.int32
-    assert out.logprobs_BT.dtype == np.float32
-    assert out.lengths_B.tolist() == [10, 10, 10]
+    assert out.tokens.dtype == np.int32
+    assert out.logprobs.dtype == np.float32
+    assert out.lengths.tolist() == [10, 10, 10]
     for row, length in enumerate(LENGTHS):
         tokens, logprobs = oracle(model, row, PROMPTS[row, :length], 10, sampler)
-        assert out.tokens_BT[row].tolist() == tokens
-        np.testing.assert_allclose(out.logprobs_BT[row], logprobs, rtol=1e-4, atol=1e-5)
-    assert len(set(out.tokens_BT.ravel().tolist())) > 2, "the continuation is too dull to test"
+        assert out.tokens[row].tolist() == tokens
+        np.testing.assert_allclose(out.logprobs[row], logprobs, rtol=1e-4, atol=1e-5)
+    assert len(set(out.tokens.ravel().tolist())) > 2, "the continuation is too dull to test"
 
 
 def test_a_row_does_not_depend_on_other_rows_or_padding():
@@ -112,17 +112,17 @@ def test_a_row_does_not_depend_on_other_rows_or_padding():
     garbage = np.where(np.arange(6) < LENGTHS[:, None], PROMPTS, -99)
     wide = np.pad(garbage, ((0, 0), (0, 14)), constant_values=12345)
     padded = run(prompts=wide, sampler=sampler)
-    np.testing.assert_array_equal(padded.tokens_BT, together.tokens_BT)
+    np.testing.assert_array_equal(padded.tokens, together.tokens)
     first_two = run(prompts=PROMPTS[:2], lengths=LENGTHS[:2], sampler=sampler)
-    np.testing.assert_array_equal(first_two.tokens_BT, together.tokens_BT[:2])
+    np.testing.assert_array_equal(first_two.tokens, together.tokens[:2])
 
 
 def test_rows_and_indices_draw_from_keys_of_their_own():
     same = np.repeat(PROMPTS[:1], 3, 0)
     out = run(prompts=same, lengths=np.full(3, 6), sampler=Temperature(1.5))
-    assert len({tuple(row) for row in out.tokens_BT.tolist()}) == 3
+    assert len({tuple(row) for row in out.tokens.tolist()}) == 3
     again = run(prompts=same, lengths=np.full(3, 6), sampler=Temperature(1.5))
-    np.testing.assert_array_equal(again.tokens_BT, out.tokens_BT)
+    np.testing.assert_array_equal(again.tokens, out.tokens)
 
 
 def eos_that_comes_early(sampler) -> int:
@@ -136,31 +136,31 @@ def test_after_eos_come_padding_and_zeros(sampler):
     eos = eos_that_comes_early(sampler)
     free, out = run(sampler=sampler), run(sampler=sampler, eos=eos, pad_id=7)
     for row in range(3):
-        found = np.flatnonzero(free.tokens_BT[row] == eos)
+        found = np.flatnonzero(free.tokens[row] == eos)
         length = found[0] + 1 if len(found) else 10
-        assert out.lengths_B[row] == length
-        assert out.tokens_BT[row, :length].tolist() == free.tokens_BT[row, :length].tolist()
-        assert (out.tokens_BT[row, length:] == 7).all()
-        assert (out.logprobs_BT[row, length:] == 0).all()
-        assert (out.logprobs_BT[row, :length] < 0).all()
+        assert out.lengths[row] == length
+        assert out.tokens[row, :length].tolist() == free.tokens[row, :length].tolist()
+        assert (out.tokens[row, length:] == 7).all()
+        assert (out.logprobs[row, length:] == 0).all()
+        assert (out.logprobs[row, :length] < 0).all()
 
 
 def test_finished_rows_leave_the_others_alone():
     sampler = Temperature(1.5)
     eos = eos_that_comes_early(sampler)
     out = run(sampler=sampler, eos=eos)
-    assert len(set(out.lengths_B.tolist())) > 1
+    assert len(set(out.lengths.tolist())) > 1
     for row, length in enumerate(LENGTHS):
         tokens, _ = oracle(make_model(), row, PROMPTS[row, :length], 10, sampler, eos)
-        assert out.tokens_BT[row, : out.lengths_B[row]].tolist() == tokens
+        assert out.tokens[row, : out.lengths[row]].tolist() == tokens
 
 
 def test_asking_for_more_tokens_changes_no_earlier_one():
     sampler = Temperature(1.5)
     short, long = run(count=3, sampler=sampler), run(count=10, sampler=sampler)
-    np.testing.assert_array_equal(long.tokens_BT[:, :3], short.tokens_BT)
-    assert short.tokens_BT.shape == (3, 3)
-    assert (short.lengths_B == 3).all()
+    np.testing.assert_array_equal(long.tokens[:, :3], short.tokens)
+    assert short.tokens.shape == (3, 3)
+    assert (short.lengths == 3).all()
 
 
 class Counting(nnx.Module):
@@ -202,13 +202,13 @@ def test_work_is_one_prefill_and_one_step_a_token_and_stops_early():
     tokens = run().tokens_BT
     eos = next(t for t in tokens[1].tolist() if t not in tokens[0])
     out, work = counted(eos=eos)
-    assert out.lengths_B[1] < out.lengths_B[0] == 10
+    assert out.lengths[1] < out.lengths[0] == 10
     # Finished rows are padding; a row's last token is never fed back.
-    assert sum(real for _, real in work[1:]) == (out.lengths_B - 1).sum()
+    assert sum(real for _, real in work[1:]) == (out.lengths - 1).sum()
     same = np.repeat(PROMPTS[:1], 3, 0), np.full(3, 6)
     tokens = run(None, *same).tokens_BT[0].tolist()
     out, work = counted(*same, eos=tokens[3])
-    assert len(work) == out.lengths_B[0] == tokens.index(tokens[3]) + 1 < 10
+    assert len(work) == out.lengths[0] == tokens.index(tokens[3]) + 1 < 10
 
 
 def test_calls_of_one_bucket_compile_once():
@@ -230,8 +230,8 @@ def test_buckets():
 def test_learned_positions_are_used_up_to_the_last_and_no_further():
     prompts = np.tile(np.arange(1, 6, dtype=np.int32), (1, 7))[:, :33]
     out = run(make_model("learned"), prompts=prompts, lengths=np.array([33]), count=7)
-    assert np.isfinite(out.logprobs_BT).all()
-    assert (out.logprobs_BT < 0).all()
+    assert np.isfinite(out.logprobs).all()
+    assert (out.logprobs < 0).all()
     with pytest.raises(UserError, match=r"model\.max_length: is 40, below 33 .* 8 new"):
         run(make_model("learned"), prompts=prompts, lengths=np.array([33]), count=8)
     config = make_model("learned").config
@@ -241,7 +241,7 @@ def test_learned_positions_are_used_up_to_the_last_and_no_further():
 
 def test_half_precision_runs():
     out = run(builders.make_model(make_model().config, compute_dtype="bfloat16"))
-    assert np.isfinite(out.logprobs_BT).all()
+    assert np.isfinite(out.logprobs).all()
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,14 @@ def test_constant_schedule():
     )
     _, schedule = make_optimizer(cfg)
     assert float(schedule(1)) == float(schedule(1000)) == 0.25
+    cfg = tiny.config(
+        schedule__kind="constant",
+        schedule__warmup_steps=4,
+        schedule__decay_steps=0,
+        schedule__peak_value=0.25,
+    )
+    _, schedule = make_optimizer(cfg)
+    assert [float(schedule(s)) for s in (1, 2, 4, 5, 900)] == [0.0625, 0.125, 0.25, 0.25, 0.25]
 
 
 @pytest.mark.parametrize("scan_layers", [False, True])
