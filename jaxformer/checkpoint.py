@@ -8,6 +8,7 @@ the target, so a run may continue on another mesh.
 """
 
 import contextlib
+import itertools
 import math
 import os
 import shutil
@@ -133,7 +134,7 @@ class Checkpoints:
                 continue
             for failure in failures:
                 print(f"warning: {failure.where}: {failure.what}, using {step}", file=sys.stderr)
-                os.rename(failure.where, f"{failure.where}.unreadable")
+                os.rename(failure.where, _free(f"{failure.where}.unreadable"))
             if failures:
                 self._open(step).reload()
             return step, state
@@ -205,12 +206,16 @@ class Checkpoints:
         sys.unraisablehook = lambda a: None if _loop_closed(a.exc_value) else before(a)
         try:
             yield
-        except UNREADABLE as error:
+        except Exception as error:
+            # A torn array comes as a bare Exception around what the file system said.
+            cause = error.__cause__ if type(error) is Exception and error.__cause__ else error
+            if not isinstance(cause, UNREADABLE):
+                raise
             time.sleep(SETTLE_SECONDS)
-            reason = " ".join(str(error).split())[:120]
+            reason = " ".join(str(cause).split())[:120]
             raise Unreadable(
                 f"{self.directory / str(step)}",
-                f"cannot be read ({type(error).__name__}: {reason})",
+                f"cannot be read ({type(cause).__name__}: {reason})",
                 "remove it to go on from an older one",
             ) from error
         finally:
@@ -234,6 +239,12 @@ def _nest(leaves: Mapping[str, Any]) -> dict[str, Any]:
             node = node.setdefault(parent, {})
         node[name] = leaf
     return tree
+
+
+def _free(path: str) -> str:
+    """The path, numbered where it is taken."""
+    names = itertools.chain([path], (f"{path}{n}" for n in itertools.count(2)))
+    return next(name for name in names if not os.path.exists(name))
 
 
 def _describe(leaf: Any) -> str:
