@@ -127,7 +127,7 @@ def test_rows_and_indices_draw_from_keys_of_their_own():
 
 def eos_that_comes_early(sampler) -> int:
     """A token that ends row 0 before the last step."""
-    tokens = run(sampler=sampler).tokens_BT[0].tolist()
+    tokens = run(sampler=sampler).tokens[0].tolist()
     return tokens[3]
 
 
@@ -199,14 +199,14 @@ def test_work_is_one_prefill_and_one_step_a_token_and_stops_early():
 
     _, work = counted()
     assert work == [(8, LENGTHS.sum())] + [(1, 3)] * 9
-    tokens = run().tokens_BT
+    tokens = run().tokens
     eos = next(t for t in tokens[1].tolist() if t not in tokens[0])
     out, work = counted(eos=eos)
     assert out.lengths[1] < out.lengths[0] == 10
     # Finished rows are padding; a row's last token is never fed back.
     assert sum(real for _, real in work[1:]) == (out.lengths - 1).sum()
     same = np.repeat(PROMPTS[:1], 3, 0), np.full(3, 6)
-    tokens = run(None, *same).tokens_BT[0].tolist()
+    tokens = run(None, *same).tokens[0].tolist()
     out, work = counted(*same, eos=tokens[3])
     assert len(work) == out.lengths[0] == tokens.index(tokens[3]) + 1 < 10
 
