@@ -9,6 +9,7 @@ the target, so a run may continue on another mesh.
 
 import contextlib
 import itertools
+import logging
 import math
 import os
 import shutil
@@ -57,16 +58,17 @@ class Checkpoints:
         keep = policies.AnyPreservationPolicy([latest, best]) if keep_best else latest
         self._manager: ocp.CheckpointManager | None = None
         if self.directory.is_dir():
-            self._manager = ocp.CheckpointManager(
-                self.directory,
-                options=ocp.CheckpointManagerOptions(
-                    preservation_policy=keep, read_only=read_only, create=False
-                ),
-                item_handlers={
-                    "state": ocp.PyTreeCheckpointHandler(),
-                    "meta": ocp.JsonCheckpointHandler(),
-                },
-            )
+            with _quiet():
+                self._manager = ocp.CheckpointManager(
+                    self.directory,
+                    options=ocp.CheckpointManagerOptions(
+                        preservation_policy=keep, read_only=read_only, create=False
+                    ),
+                    item_handlers={
+                        "state": ocp.PyTreeCheckpointHandler(),
+                        "meta": ocp.JsonCheckpointHandler(),
+                    },
+                )
 
     def steps(self) -> list[int]:
         """Returns the steps of the checkpoints on disk, oldest first."""
@@ -220,6 +222,18 @@ class Checkpoints:
             ) from error
         finally:
             sys.unraisablehook = before
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Orbax warns of every folder that is opened only to be read."""
+    logger = logging.getLogger("absl")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
 
 
 class Unreadable(UserError):
