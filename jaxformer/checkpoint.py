@@ -8,6 +8,7 @@ the target, so a run may continue on another mesh.
 """
 
 import contextlib
+import gc
 import itertools
 import logging
 import math
@@ -15,7 +16,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +59,7 @@ class Checkpoints:
         keep = policies.AnyPreservationPolicy([latest, best]) if keep_best else latest
         self._manager: ocp.CheckpointManager | None = None
         if self.directory.is_dir():
-            with _quiet():
+            with _quiet("absl"):  # it warns of every folder that is opened only to be read
                 self._manager = ocp.CheckpointManager(
                     self.directory,
                     options=ocp.CheckpointManagerOptions(
@@ -101,9 +102,8 @@ class Checkpoints:
     def meta(self, step: int) -> dict[str, Any]:
         """Reads what was saved beside the arrays."""
         manager = self._open(step)
-        with self._reading(step):
-            args = ocp.args.Composite(meta=ocp.args.JsonRestore())
-            return dict(manager.restore(step, args=args)["meta"])
+        args = ocp.args.Composite(meta=ocp.args.JsonRestore())
+        return self._read_files(step, lambda: dict(manager.restore(step, args=args)["meta"]))
 
     def restore(self, step: int, abstract_state: Any) -> Any:
         """Restores a state onto the shapes, dtypes and shardings of `abstract_state`.
@@ -165,19 +165,18 @@ class Checkpoints:
 
     def _saved(self, step: int) -> dict[str, Any]:
         manager = self._open(step)
-        with self._reading(step):
-            return _flatten(manager.item_metadata(step)["state"].tree)
+        return self._read_files(step, lambda: _flatten(manager.item_metadata(step)["state"].tree))
 
     def _read(self, step: int, target: Any, wanted: dict[str, Any]) -> Any:
         abstract = _nest(wanted)
-        args = ocp.args.PyTreeRestore(
+        state = ocp.args.PyTreeRestore(
             item=abstract,
             restore_args=ocp.checkpoint_utils.construct_restore_args(abstract),
             partial_restore=True,
         )
         manager = self._open(step)
-        with self._reading(step):
-            restored = manager.restore(step, args=ocp.args.Composite(state=args))["state"]
+        args = ocp.args.Composite(state=state)
+        restored = self._read_files(step, lambda: manager.restore(step, args=args)["state"])
         leaves = _flatten(restored)
         return jax.tree.unflatten(jax.tree.structure(target), [leaves[path] for path in wanted])
 
@@ -197,39 +196,42 @@ class Checkpoints:
                 "use the config it was saved with or another workdir",
             )
 
-    @contextlib.contextmanager
-    def _reading(self, step: int) -> Iterator[None]:
+    def _read_files(self, step: int, read: Callable[[], Any]) -> Any:
         """Turns what Orbax raises at damaged files into one Unreadable.
 
-        Arrays are read at once: when one fails, its event loop closes and each other read tells
-        stderr so a moment later. These are caught here.
+        Arrays are read at once: when one fails, its event loop closes, and each other read tells
+        stderr so when it ends or is collected. They are awaited and collected here, unheard.
         """
         before = sys.unraisablehook
-        sys.unraisablehook = lambda a: None if _loop_closed(a.exc_value) else before(a)
+        sys.unraisablehook = lambda a: None if _is_abandoned(a) else before(a)
         try:
-            yield
-        except Exception as error:
-            # A torn array comes as a bare Exception around what the file system said.
-            cause = error.__cause__ if type(error) is Exception and error.__cause__ else error
-            if not isinstance(cause, UNREADABLE):
-                raise
-            time.sleep(SETTLE_SECONDS)
-            reason = " ".join(str(cause).split())[:120]
-            raise Unreadable(
-                f"{self.directory / str(step)}",
-                f"cannot be read ({type(cause).__name__}: {reason})",
-                "remove it to go on from an older one",
-            ) from error
+            try:
+                return read()
+            except Exception as error:
+                # A torn array comes as a bare Exception around what the file system said.
+                cause = error.__cause__ if type(error) is Exception and error.__cause__ else error
+                if not isinstance(cause, UNREADABLE):
+                    raise
+                reason = f"{type(cause).__name__}: {' '.join(str(cause).split())[:120]}"
+                del cause
+            with _quiet("asyncio"):
+                time.sleep(SETTLE_SECONDS)
+                gc.collect()  # the error and its frames are gone: nothing holds the other reads
         finally:
             sys.unraisablehook = before
+        raise Unreadable(
+            f"{self.directory / str(step)}",
+            f"cannot be read ({reason})",
+            "remove it to go on from an older one",
+        )
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Orbax warns of every folder that is opened only to be read."""
-    logger = logging.getLogger("absl")
+def _quiet(name: str) -> Iterator[None]:
+    """Silences a library's logger."""
+    logger = logging.getLogger(name)
     before = logger.level
-    logger.setLevel(logging.ERROR)
+    logger.setLevel(logging.CRITICAL)
     try:
         yield
     finally:
@@ -265,8 +267,12 @@ def _describe(leaf: Any) -> str:
     return "absent" if leaf is None else f"{leaf.dtype}{list(leaf.shape)}"
 
 
-def _loop_closed(error: BaseException | None) -> bool:
-    return isinstance(error, RuntimeError) and "loop is closed" in str(error)
+def _is_abandoned(unraisable: Any) -> bool:
+    """Whether this is a read of Orbax that was left when another one failed."""
+    closed = isinstance(unraisable.exc_value, RuntimeError) and "loop is closed" in str(
+        unraisable.exc_value
+    )
+    return closed or "_read_array_index" in repr(unraisable.object)
 
 
 def _is_finite(value: float | None) -> bool:
