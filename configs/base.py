@@ -24,8 +24,9 @@ def get_config() -> ConfigDict:
 
 def model() -> ConfigDict:
     m = ConfigDict()
-    m.architecture = "decoder"  # decoder
-    m.num_layers = 2
+    m.architecture = "decoder"  # decoder | encoder | encoder_decoder
+    m.num_layers = 2  # of an encoder_decoder: the decoder's
+    m.num_encoder_layers = 0  # encoder_decoder only: 0 = num_layers
     m.d_model = 64  # width of the residual stream
     m.num_heads = 4  # query heads
     m.num_kv_heads = 0  # key/value heads: 0 = num_heads, 1 = multi-query, between = grouped
@@ -38,14 +39,32 @@ def model() -> ConfigDict:
     m.norm_placement = "pre"  # pre | post | sandwich | none
     m.final_norm = "auto"  # norm after the last layer: auto (pre and sandwich) | true | false
     m.norm_epsilon = 1e-5
-    m.attention_bias = True  # biases of query, key, value and output projections
+    m.embedding_norm = False  # a norm after the embeddings, before the first layer (BERT, BART)
+    m.residual = True  # residual connections; false is an ablation
+    m.attention_bias = True  # biases of the query, key and value projections
+    m.attention_output_bias = True
     m.feed_forward_bias = True
     m.head_bias = False  # bias of the vocabulary logits
+    m.scale_attention = True  # divide attention logits by sqrt(head dim)
+    m.qk_norm = False  # RMSNorm of each head's queries and keys, before positions
+    m.attention_softcap = 0.0  # c tanh(logits / c) on attention logits: 0 = none
+    m.logit_softcap = 0.0  # the same on the vocabulary logits
+    m.attention_sink = False  # a learned logit a head that takes weight and gives nothing
+    m.window = 0  # attend to tokens fewer than this many away, itself included: 0 = all
+    m.layer_pattern = ""  # layers that differ, repeated, e.g. 'rope:window=256 x3, none'
     m.tie_embeddings = True  # the head uses the transposed embedding table
+    m.share_embeddings = True  # encoder_decoder: one table for source and target
     m.scale_embeddings = False  # multiply token embeddings by sqrt(d_model), Vaswani 2017 §3.4
-    m.initializer = "gpt2"  # gpt2 (N(0, .02²), residual outputs / sqrt(2 num_layers)) | xavier
+    m.scale_logits = False  # divide the head's input by sqrt(d_model) (T5, where it is tied)
+    m.initializer = "gpt2"  # gpt2 | bert | xavier | t5 | lecun: see nn/parameters.py
     m.scan_layers = False  # stack the layers and scan over them: compiles faster, same numbers
+    m.remat = "none"  # recompute in the backward pass: none | full | dots (keep linear outputs)
     m.layernorm = ConfigDict({"bias": True})
+    m.head = ConfigDict()
+    m.head.kind = "vocabulary"  # vocabulary | encoders: sequence, token (classification)
+    m.head.transform = False  # linear, activation and norm before the logits (BERT's MLM head)
+    m.head.num_classes = 0  # sequence, token: 0 = the data's
+    m.head.pooling = "first"  # sequence: first | mean
     m.dropout = ConfigDict()
     m.dropout.embedding = 0.0  # on the sum of token and position embeddings
     m.dropout.attention = 0.0  # on attention weights

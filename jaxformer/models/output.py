@@ -7,8 +7,6 @@ import jax
 
 from jaxformer.nn.cache import Cache
 
-CAPTURES = ("attention_weights", "hidden_states")
-
 
 @functools.partial(
     jax.tree_util.register_dataclass,

@@ -1,0 +1,34 @@
+"""Frozen, typed configuration.
+
+`configs/base.py` holds every field with its default and comment; the dataclasses here hold the
+types. `RunConfig.from_config_dict` converts strictly (no unknown, missing or mistyped field) and
+then checks the fields against one another, so that whatever can be refused is refused before any
+device is touched. Errors are `UserError`s that name the field by its path.
+"""
+
+from jaxformer.config.data import TASKS, DataConfig
+from jaxformer.config.model import GATED, LayerSpec, ModelConfig
+from jaxformer.config.run import (
+    EvalConfig,
+    MeshConfig,
+    OptimizerConfig,
+    RunConfig,
+    ScheduleConfig,
+    TrainConfig,
+)
+from jaxformer.config.section import Section
+
+__all__ = [
+    "GATED",
+    "TASKS",
+    "DataConfig",
+    "EvalConfig",
+    "LayerSpec",
+    "MeshConfig",
+    "ModelConfig",
+    "OptimizerConfig",
+    "RunConfig",
+    "ScheduleConfig",
+    "Section",
+    "TrainConfig",
+]
