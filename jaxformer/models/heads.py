@@ -31,7 +31,7 @@ class VocabularyHead(nnx.Module):
             else None
         )
         self.norm = NORMS[cfg.norm](cfg.d_model, cfg) if transform else None
-        self.kernel = self.bias = None
+        self.kernel, self.bias = nnx.data(None), nnx.data(None)
         if not cfg.tie_embeddings:
             self.kernel = parameters.declare((cfg.d_model, cfg.vocab_size), init.kernel)
         if cfg.head_bias:
