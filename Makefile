@@ -1,10 +1,11 @@
 # jaxformer: `make demo` and `make test` need nothing but Python 3.11 and make.
 #   EXTRAS=dev,hf,oracle   adds extras of pyproject.toml to .venv (never removes any)
-#   PYTHON=python3.11      makes .venv;  PYTEST_ARGS='tests/nn -x'  goes to pytest
+#   PYTHON=python3.11      makes .venv
+#   PYTEST_ARGS='tests/nn -x'  or  '-m slow': passed to pytest in place of the default below
 
 PYTHON ?= python3.11
 EXTRAS ?=
-PYTEST_ARGS ?=
+PYTEST_ARGS ?= -n logical --maxprocesses=4 --dist=worksteal
 
 comma := ,
 empty :=

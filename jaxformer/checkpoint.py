@@ -7,11 +7,13 @@ path, shape and dtype must be the one saved, and arrays land on the shardings of
 run may continue on another mesh.
 """
 
+import contextlib
 import math
 import os
 import shutil
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +25,8 @@ from jaxformer.errors import UserError
 from jaxformer.sharding import path_of
 
 MAX_DIFFERENCES = 5
-UNREADABLE = (OSError, ValueError, KeyError, TypeError)
+UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError)
+SETTLE_SECONDS = 0.5
 
 
 class Checkpoints:
@@ -94,13 +97,10 @@ class Checkpoints:
 
     def meta(self, step: int) -> dict[str, Any]:
         """Reads what was saved beside the arrays."""
-        try:
-            restored = self._open(step).restore(
-                step, args=ocp.args.Composite(meta=ocp.args.JsonRestore())
-            )
-            return dict(restored["meta"])
-        except UNREADABLE as error:
-            raise self._unreadable(step, error) from error
+        manager = self._open(step)
+        with self._reading(step):
+            args = ocp.args.Composite(meta=ocp.args.JsonRestore())
+            return dict(manager.restore(step, args=args)["meta"])
 
     def restore(self, step: int, abstract_state: Any) -> Any:
         """Restores a state onto the shapes, dtypes and shardings of `abstract_state`.
@@ -162,11 +162,8 @@ class Checkpoints:
 
     def _saved(self, step: int) -> dict[str, Any]:
         manager = self._open(step)
-        try:
-            metadata = manager.item_metadata(step)["state"]
-            return _flatten(metadata.tree)
-        except (*UNREADABLE, AttributeError) as error:
-            raise self._unreadable(step, error) from error
+        with self._reading(step):
+            return _flatten(manager.item_metadata(step)["state"].tree)
 
     def _read(self, step: int, target: Any, wanted: dict[str, Any]) -> Any:
         abstract = _nest(wanted)
@@ -175,16 +172,16 @@ class Checkpoints:
             restore_args=ocp.checkpoint_utils.construct_restore_args(abstract),
             partial_restore=True,
         )
-        try:
-            restored = self._open(step).restore(step, args=ocp.args.Composite(state=args))["state"]
-        except UNREADABLE as error:
-            raise self._unreadable(step, error) from error
+        manager = self._open(step)
+        with self._reading(step):
+            restored = manager.restore(step, args=ocp.args.Composite(state=args))["state"]
         leaves = _flatten(restored)
         return jax.tree.unflatten(jax.tree.structure(target), [leaves[path] for path in wanted])
 
     def _check(self, step: int, wanted: dict[str, Any], saved: dict[str, Any]) -> None:
         lines = []
-        for path in sorted(wanted.keys() | saved.keys()):
+        paths = wanted.keys() | saved.keys()
+        for path in sorted(paths, key=lambda path: (not path.startswith("params/"), path)):
             new, old = _describe(wanted.get(path)), _describe(saved.get(path))
             if new != old:
                 lines.append(f"{path} is {old}, the config says {new}")
@@ -197,13 +194,27 @@ class Checkpoints:
                 "use the config it was saved with or another workdir",
             )
 
-    def _unreadable(self, step: int, error: Exception) -> "Unreadable":
-        reason = " ".join(str(error).split())[:120]
-        return Unreadable(
-            f"{self.directory / str(step)}",
-            f"cannot be read ({type(error).__name__}: {reason})",
-            "remove it to go on from an older one",
-        )
+    @contextlib.contextmanager
+    def _reading(self, step: int) -> Iterator[None]:
+        """Turns what Orbax raises at damaged files into one Unreadable.
+
+        Arrays are read at once: when one fails, its event loop closes and each other read tells
+        stderr so a moment later. These are caught here.
+        """
+        before = sys.unraisablehook
+        sys.unraisablehook = lambda a: None if _loop_closed(a.exc_value) else before(a)
+        try:
+            yield
+        except UNREADABLE as error:
+            time.sleep(SETTLE_SECONDS)
+            reason = " ".join(str(error).split())[:120]
+            raise Unreadable(
+                f"{self.directory / str(step)}",
+                f"cannot be read ({type(error).__name__}: {reason})",
+                "remove it to go on from an older one",
+            ) from error
+        finally:
+            sys.unraisablehook = before
 
 
 class Unreadable(UserError):
@@ -227,6 +238,10 @@ def _nest(leaves: Mapping[str, Any]) -> dict[str, Any]:
 
 def _describe(leaf: Any) -> str:
     return "absent" if leaf is None else f"{leaf.dtype}{list(leaf.shape)}"
+
+
+def _loop_closed(error: BaseException | None) -> bool:
+    return isinstance(error, RuntimeError) and "loop is closed" in str(error)
 
 
 def _is_finite(value: float | None) -> bool:

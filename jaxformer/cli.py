@@ -8,6 +8,7 @@ Exit status: 0 the target step was reached or the evaluation done; 2 bad input, 
 import difflib
 import os
 import re
+import runpy
 import signal
 import sys
 import traceback
@@ -17,6 +18,7 @@ from pathlib import Path
 from absl import app, flags, logging
 from ml_collections import ConfigDict, config_flags
 
+from jaxformer.config import RunConfig
 from jaxformer.errors import Preempted, TrainingFailed, UserError
 
 FLAGS = flags.FLAGS
@@ -69,16 +71,16 @@ def run_eval() -> None:
 
 
 def _train() -> int:
-    from jaxformer.config import RunConfig
+    if FLAGS.config is None:
+        raise UserError("--config", "is missing", "give a file such as configs/agreement.py")
+    if not FLAGS.workdir and not FLAGS.dry_run:
+        raise UserError("--workdir", "is missing", "say where the run may write")
+    cfg = RunConfig.from_config_dict(FLAGS.config)
+
     from jaxformer.data import open_data
     from jaxformer.progress import show_progress
     from jaxformer.training.loop import train
 
-    if FLAGS.config is None:
-        raise UserError("--config", "is missing", "give a file such as configs/agreement.py")
-    cfg = RunConfig.from_config_dict(FLAGS.config)
-    if not FLAGS.workdir and not FLAGS.dry_run:
-        raise UserError("--workdir", "is missing", "say where the run may write")
     data = open_data(cfg, None if FLAGS.dry_run else FLAGS.workdir)
     cfg = cfg.resolve(
         vocab_size=data.tokenizer.vocab_size,
@@ -107,14 +109,15 @@ def _describe(cfg, data) -> None:
 
 
 def _evaluate() -> int:
+    if not FLAGS.workdir:
+        raise UserError("--workdir", "is missing", "give the directory of a train.py run")
+
     from jaxformer.data import open_data
     from jaxformer.evaluation.lengths import parse_lengths
     from jaxformer.evaluation.run import evaluate
     from jaxformer.evaluation.suite import load_suite
     from jaxformer.run import load
 
-    if not FLAGS.workdir:
-        raise UserError("--workdir", "is missing", "give the directory of a train.py run")
     workdir = Path(FLAGS.workdir)
     run = load(workdir, FLAGS.step)
     if FLAGS.prompt:
@@ -138,24 +141,27 @@ def _continue(run) -> int:
 
     from jaxformer.generation import continue_text, parse_sampler
 
-    texts = continue_text(
-        run.model,
-        run.tokenizer,
-        FLAGS.prompt,
-        max_new_tokens=FLAGS.max_new_tokens,
-        sampler=parse_sampler(FLAGS.sampler),
-        key=jax.random.key(FLAGS.seed),
-        add_bos=run.config.data.add_bos,
-    )
+    sampler = parse_sampler(FLAGS.sampler)
+    try:
+        texts = continue_text(
+            run.model,
+            run.tokenizer,
+            FLAGS.prompt,
+            max_new_tokens=FLAGS.max_new_tokens,
+            sampler=sampler,
+            key=jax.random.key(FLAGS.seed),
+            add_bos=run.config.data.add_bos,
+        )
+    except UserError as error:
+        where = "--prompt" if error.where in ("text", "prompt") else error.where
+        raise UserError(where, error.what, error.mend)
     print("\n---\n".join(texts))
     return OK
 
 
 def _start(main: Callable[[], int], usage: str) -> None:
     flags.DEFINE_bool("debug", False, "Show the traceback of an error.")
-    app.run(
-        lambda _: _guard(main, FLAGS.debug), flags_parser=lambda argv: parse(argv, usage)
-    )
+    app.run(lambda _: _guard(main, FLAGS.debug), flags_parser=lambda argv: parse(argv, usage))
 
 
 def parse(argv: Sequence[str], usage: str) -> list[str]:
@@ -169,7 +175,7 @@ def parse(argv: Sequence[str], usage: str) -> list[str]:
         if leftover:
             raise UserError(leftover[0], "is not a flag", "write --name=value; see --help")
         if "config" in FLAGS:
-            _ = FLAGS.config  # a missing file raises at first use only
+            _ = FLAGS.config and FLAGS.config.keys()  # a missing file raises at first use only
         return OK
 
     debug = "--debug" in argv
@@ -186,36 +192,43 @@ def _reworded(read: Callable[[], int], argv: Sequence[str]) -> int:
         return read()
     except UserError:
         raise
-    except flags.Error as error:
-        text = " ".join(str(error).split())
-        match = re.match(r"(?:Unknown command line flag|flag) '?(--)?([\w.\-=]+)'?[:.]?\s*(.*)", text)
-        where = f"--{match[2]}" if match else "flags"
-        what = "is not a flag" if text.startswith("Unknown") else f"is refused ({text})"
-        hint = re.search(r"Did you mean: ([\w., ]+)", text)
-        mend = f"did you mean --{hint[1].split(',')[0].strip(' .?')}?" if hint else "see --help"
-        raise UserError(where, what, mend) from error
     except Exception as error:
-        path = next((a.split("=", 1)[1] for a in argv if a.startswith("--config=")), "config")
-        file = path.split(":")[0]
-        if not os.path.isfile(file):
-            raise UserError(file, "is not a file", "--config takes a path") from error
-        _check_overrides(argv)
-        reason = " ".join(str(error).split())[:200]
-        what = f"cannot be loaded ({type(error).__name__}: {reason})"
-        raise UserError(file, what, "run with --debug for the traceback") from error
+        _check_config(argv)
+        text = " ".join(str(error).split())
+        if unknown := re.match(r"Unknown command line flag '?([\w.\-]+)", text):
+            near = difflib.get_close_matches(unknown[1], list(FLAGS), n=1)
+            mend = f"did you mean --{near[0]}?" if near else "see --help"
+            raise UserError(f"--{unknown[1]}", "is not a flag", mend) from error
+        if value := re.match(r"flag --(?:config\.)?([\w.\-]+)=(.*?): (.*)", text):
+            kinds = {"int()": "a whole number", "to float": "a number", "boolean": "true or false"}
+            takes = next((kind for words, kind in kinds.items() if words in value[3]), "")
+            mend = f"it takes {takes}" if takes else f"({value[3]})"
+            raise UserError(value[1], f"is {value[2]!r}", mend) from error
+        raise UserError("flags", f"cannot be read ({text[:200]})", "see --help") from error
 
 
-def _check_overrides(argv: Sequence[str]) -> None:
-    """Raises UserError for the first `--config.a.b=…` that names no field."""
-    if not (FLAGS["config"].value or FLAGS["config"].default):
+def _check_config(argv: Sequence[str]) -> None:
+    """Raises UserError for a config file that does not load, or an override of no field."""
+    given = [argument for argument in argv if re.match("--?config=", argument)]
+    if not given:
         return
+    path = given[-1].split("=", 1)[1]
+    file, *argument = path.split(":", 1)
+    if not os.path.isfile(file):
+        raise UserError(file, "is not a file", "--config takes the path of a config file")
+    try:
+        config = runpy.run_path(file)["get_config"](*argument)
+    except Exception as error:
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        what, mend = f"cannot be loaded ({reason})", "--debug shows the traceback"
+        raise UserError(path, what, mend) from error
     for argument in argv:
-        match = re.match(r"--(?:no)?config\.([^=]+)", argument)
-        section, walked = FLAGS["config"].value, []
+        match = re.match(r"--?(?:no)?config\.([^=]+)", argument)
+        section, walked = config, []
         for name in match[1].split(".") if match else ():
             walked.append(name)
-            if not isinstance(section, ConfigDict) or name not in section:
-                names = list(section) if isinstance(section, ConfigDict) else []
+            names = list(section) if isinstance(section, ConfigDict) else []
+            if name not in names:
                 near = difflib.get_close_matches(name, names, n=1)
                 better = ".".join([*walked[:-1], *near])
                 mend = f"did you mean {better}?" if near else "see configs/base.py"

@@ -6,7 +6,7 @@ then checks the fields against one another, so that whatever can be refused is r
 device is touched. Errors are `UserError`s that name the field by its path.
 """
 
-from jaxformer.config.data import TASKS, DataConfig
+from jaxformer.config.data import TASKS, AgreementConfig, DataConfig, TokenizerConfig
 from jaxformer.config.model import GATED, LayerSpec, ModelConfig
 from jaxformer.config.run import (
     EvalConfig,
@@ -21,6 +21,7 @@ from jaxformer.config.section import Section
 __all__ = [
     "GATED",
     "TASKS",
+    "AgreementConfig",
     "DataConfig",
     "EvalConfig",
     "LayerSpec",
@@ -30,5 +31,6 @@ __all__ = [
     "RunConfig",
     "ScheduleConfig",
     "Section",
+    "TokenizerConfig",
     "TrainConfig",
 ]

@@ -213,16 +213,15 @@ class ModelConfig(Section):
         if position.kind == "sinusoidal":
             positive("model.position.sinusoidal", position.sinusoidal, "base")
             if self.d_model % 2:
-                refuse(
-                    "model.d_model", f"{self.d_model} is odd", "sinusoidal positions need pairs"
-                )
+                refuse("model.d_model", f"{self.d_model} is odd", "sinusoidal positions need pairs")
         if "rope" in self.position_kinds:
             positive("model.position.rope", position.rope, "base")
             fraction, where = position.rope.fraction, "model.position.rope.fraction"
             if not 0 < fraction <= 1:
                 refuse(where, f"is {fraction}", "give a share above 0 and up to 1")
             rotated = fraction * self.head_width
-            if rotated != int(rotated) or int(rotated) % 2:
+            whole = abs(rotated - round(rotated)) < 1e-6  # .29 · 200 is 57.99999999999999
+            if not whole or round(rotated) % 2 or not round(rotated):
                 refuse(
                     where,
                     f"rotates {rotated:g} of {self.head_width} dimensions of a head",

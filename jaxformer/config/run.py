@@ -108,9 +108,7 @@ class MeshConfig(Section):
         sizes = self.to_dict()
         for name, size in sizes.items():
             if size < 1 and size != -1:
-                refuse(
-                    f"mesh.{name}", f"is {size}", "give a number of devices, or -1 for the rest"
-                )
+                refuse(f"mesh.{name}", f"is {size}", "give a number of devices, or -1 for the rest")
         if list(sizes.values()).count(-1) > 1:
             refuse("mesh", f"has more than one -1: {sizes}", "give all sizes but one")
 

@@ -96,4 +96,3 @@ def unread(where: str, value: Any, is_read: bool, reader: str) -> None:
     """Refuses a field that is set (neither 0 nor '') where nothing reads it."""
     if value and not is_read:
         refuse(where, f"is set to {value!r} but never read", f"only {reader} reads it: remove it")
-

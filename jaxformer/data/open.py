@@ -54,19 +54,17 @@ def open_data(cfg: RunConfig, workdir: str | os.PathLike[str] | None) -> Data:
 
 
 def _rows(cfg: RunConfig, cache: TokenCache, shuffle: bool) -> RowSource:
+    """Rows of one split; UserError if packing does not fill one, or no document has a pair."""
     tokens, length = int(cache.offsets[-1]), cfg.data.length
-    if tokens <= length:
+    packed = cfg.data.pack
+    rows = PackedRows(cache, length, cfg.seed, shuffle) if packed else DocumentRows(cache, length)
+    if not rows.num_tokens or (packed and tokens <= length):
         part = "training" if shuffle else "validation"
         raise UserError(
             cfg.data.path,
             f"has {tokens} tokens for {part}, too few for data.length = {length} and a next token",
             "give more text, lower data.length or change data.validation_fraction",
         )
-    if cfg.data.pack:
-        return PackedRows(cache, length, cfg.seed, shuffle)
-    rows = DocumentRows(cache, length)
-    if not len(rows):
-        raise UserError(cfg.data.path, "has no document of two tokens", "set data.pack = true")
     return rows
 
 

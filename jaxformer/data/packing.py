@@ -105,11 +105,6 @@ class DocumentRows:
         start, end = self.cache.offsets[document : document + 2]
         start += (index - self._bounds[document]) * self.length
         ids = self.cache.tokens[start : min(end, start + self.length + 1)]
-        return padded_row(ids, self.length)
-
-
-def padded_row(ids: np.ndarray, length: int) -> dict[str, np.ndarray]:
-    """The row of one document of 2 … length + 1 tokens."""
-    tokens = np.zeros(length + 1, np.int32)
-    tokens[: len(ids)] = ids
-    return causal_lm(tokens, (np.arange(length + 1) < len(ids)).astype(np.int32))
+        tokens = np.zeros(self.length + 1, np.int32)
+        tokens[: len(ids)] = ids
+        return causal_lm(tokens, (np.arange(self.length + 1) < len(ids)).astype(np.int32))

@@ -52,15 +52,23 @@ def write_json(path: Path, value: Any) -> Path:
 
 
 def markdown(rows: Sequence[Row]) -> str:
-    """A table for people: numbers in four digits, right-aligned; '' where a row has no value."""
+    """A table for people: four digits, '' where a row has no value, words left, numbers right."""
     names = columns(rows)
     cells = [[_cell(row.get(name, "")) for name in names] for row in rows]
+    lefts = [
+        all(isinstance(row.get(n, ""), str) and not _numeric(row.get(n)) for row in rows)
+        for n in names
+    ]
     widths = [max(map(len, column)) for column in zip(names, *cells, strict=True)]
-    lines = [names, ["-" * (width - 1) + ":" for width in widths], *cells]
-    return "".join(
-        "| " + " | ".join(c.rjust(w) for c, w in zip(line, widths, strict=True)) + " |\n"
-        for line in lines
-    )
+    rules = ["-" * (w - 1) + ("-" if left else ":") for w, left in zip(widths, lefts, strict=True)]
+    lines = []
+    for line in [names, rules, *cells]:
+        padded = [
+            cell.ljust(width) if left else cell.rjust(width)
+            for cell, width, left in zip(line, widths, lefts, strict=True)
+        ]
+        lines.append("| " + " | ".join(padded) + " |\n")
+    return "".join(lines)
 
 
 def plot_by_length(
@@ -139,6 +147,10 @@ def _png(figure: Figure) -> bytes:
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=150, metadata={"Software": "jaxformer"})
     return buffer.getvalue()
+
+
+def _numeric(value: Any) -> bool:
+    return isinstance(value, str) and value[:1].isdigit()
 
 
 def _cell(value: Any) -> str:

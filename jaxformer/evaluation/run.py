@@ -1,7 +1,6 @@
 """Evaluates a trained run by a suite and writes WORKDIR/eval."""
 
 import dataclasses
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
@@ -15,7 +14,7 @@ from jaxformer.data import Data
 from jaxformer.data.loader import evaluation_batches
 from jaxformer.data.tokenizers import Tokenizer
 from jaxformer.errors import UserError
-from jaxformer.evaluation import report
+from jaxformer.evaluation import report, tables
 from jaxformer.evaluation.evaluators import EVALUATORS, Total, evaluate_batches
 from jaxformer.evaluation.lengths import (
     LengthExamples,
@@ -31,7 +30,6 @@ from jaxformer.generation.sampling import parse_sampler
 from jaxformer.generation.text import encode_prompts
 
 LENGTH_NAMES = {"agreement": "modifiers"}
-PER_EXAMPLE = ("exact_match", "agreement")  # of independent examples: these have an interval
 FIRST_TOKENS = 8  # of a validation row, as a prompt where there is no other
 
 
@@ -73,7 +71,8 @@ def evaluate(
     `metrics_path` names the metrics.jsonl whose curves are drawn. All input is checked before
     anything is computed or written; raises UserError.
     """
-    drawn = _draw(run, data, suite, lengths)
+    asked = lengths or (parse_lengths(suite.lengths) if suite.lengths else ())
+    drawn = _draw(run, data, suite, asked, strict=bool(lengths))
     prompts = _prompts(run, data, suite)
     _make_directory(out_dir)
     graphdef, state = nnx.split(run.model)
@@ -84,27 +83,33 @@ def evaluate(
     overall = evaluate_batches(on_rows, graphdef, params, batches) if on_rows else {}
     by_length = evaluate_lengths(evaluators, graphdef, params, drawn, cfg)
     bytes_per_token = ratio(data.validation.num_bytes, data.validation.num_tokens)
-    results = _records("validation", None, overall, bytes_per_token)
+    results = tables.records("validation", None, overall, bytes_per_token)
     for length, totals in by_length.items():
-        results += _records("test", length, totals, 0.0)
-    tables = {f"Validation, step {run.step}": report.markdown(_overall_table(results))}
+        results += tables.records("test", length, totals, 0.0)
+    shown = {}
+    if overall:
+        shown[f"Validation, step {run.step}"] = report.markdown(tables.overall(results))
     if by_length:
         name = LENGTH_NAMES[cfg.data.source]
-        table = _length_table(by_length, name, trained_up_to(cfg))
-        tables[f"By number of {name}"] = report.markdown(table)
+        table = tables.by_length(by_length, name, trained_up_to(cfg))
+        text = report.markdown(table)
+        if left_out := [n for n in asked if n not in by_length]:
+            bound = f"model.max_length = {cfg.model.max_length}"
+            text += f"\nLeft out, longer than {bound}: {left_out}\n"
+        shown[f"By number of {name}"] = text
     texts = _sample(run, suite, prompts)
-    paths = _write(run, out_dir, results, tables, texts)
+    paths = _write(run, out_dir, results, shown, texts)
     paths += _plot(run, out_dir, by_length, metrics_path)
-    return Evaluation(results, tables, texts, paths)
+    return Evaluation(results, shown, texts, paths)
 
 
 def _draw(
-    run: Run, data: Data, suite: SuiteConfig, lengths: tuple[int, ...]
+    run: Run, data: Data, suite: SuiteConfig, lengths: tuple[int, ...], strict: bool
 ) -> list[LengthExamples]:
     """Test examples by length; refuses what this run's data does not have."""
     if data.task is None:
         source = f"data.source = {run.config.data.source}"
-        if lengths or suite.lengths:
+        if lengths:
             mend = "only tasks have lengths: leave them out"
             raise UserError("lengths", f"are given, but {source} is no task", mend)
         for name in suite.evaluators:
@@ -112,9 +117,7 @@ def _draw(
                 mend = "choose another suite"
                 raise UserError("suite.evaluators", f"has {name}, but {source} is no task", mend)
         return []
-    strict = bool(lengths)
-    lengths = lengths or (parse_lengths(suite.lengths) if suite.lengths else ())
-    count = suite.num_examples or 1000
+    count = suite.num_examples or 1000  # a suite without lengths of its own need not say
     return draw_lengths(
         data.task, run.config, lengths, num_examples=count, seed=suite.seed, strict=strict
     )
@@ -155,63 +158,6 @@ def _sample(run: Run, suite: SuiteConfig, prompts: tuple[np.ndarray, np.ndarray]
     return [run.tokenizer.decode(np.concatenate([p[:n], t[:m]])) for p, n, t, m in rows]
 
 
-def _records(
-    split: str, length: int | None, totals: Mapping[str, Total], bytes_per_token: float
-) -> list[dict[str, Any]]:
-    """Long rows: one a metric. `low` and `high` are Wilson's 95 % interval of a share."""
-    empty = "" if length is None else length
-    records = []
-
-    def add(metric: str, value: float, weight: float, low: Any = "", high: Any = "") -> None:
-        names = ("split", "length", "metric", "value", "low", "high", "weight")
-        values = (split, empty, metric, value, low, high, weight)
-        records.append(dict(zip(names, values, strict=True)))
-
-    for name, total in totals.items():
-        interval = wilson(total.sum, total.weight) if name in PER_EXAMPLE else ()
-        add(name, total.mean, total.weight, *interval)
-        if name == "loss":
-            add("perplexity", math.exp(min(total.mean, 700.0)), total.weight)
-            if bytes_per_token:
-                bits = total.mean / math.log(2) / bytes_per_token
-                add("bits_per_byte", bits, total.weight * bytes_per_token)
-    return records
-
-
-def _overall_table(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    units = {"loss": "nats per token", "bits_per_byte": "bits per byte"}
-    return [
-        {
-            "metric": r["metric"],
-            "value": r["value"],
-            "unit": units.get(r["metric"], ""),
-            "of": f"{r['weight']:,.0f}",
-        }
-        for r in results
-        if r["split"] == "validation"
-    ]
-
-
-def _length_table(
-    by_length: Mapping[int, Mapping[str, Total]], name: str, trained: int
-) -> list[dict[str, Any]]:
-    """One row a length; shares in per cent, with their interval."""
-    table = []
-    for length, totals in by_length.items():
-        row: dict[str, Any] = {name: length, "trained": length <= trained}
-        for metric in PER_EXAMPLE:
-            if metric in totals:
-                low, high = wilson(totals[metric].sum, totals[metric].weight)
-                row[f"{metric} %"] = f"{100 * totals[metric].mean:.1f}"
-                row["95 % interval"] = f"{100 * low:.1f} – {100 * high:.1f}"
-                row["examples"] = int(totals[metric].weight)
-        if "loss" in totals:
-            row["perplexity"] = math.exp(min(totals["loss"].mean, 700.0))
-            row["token accuracy %"] = f"{100 * totals['accuracy'].mean:.1f}"
-        table.append(row)
-    return table
-
-
 def _make_directory(out_dir: Path) -> None:
     try:
         out_dir.mkdir(parents=True, exist_ok=True)
@@ -225,10 +171,10 @@ def _write(
     run: Run,
     out_dir: Path,
     results: list[dict[str, Any]],
-    tables: Mapping[str, str],
+    shown: Mapping[str, str],
     texts: list[str],
 ) -> list[Path]:
-    document = "\n".join(f"## {title}\n\n{table}" for title, table in tables.items())
+    document = "\n".join(f"## {title}\n\n{table}" for title, table in shown.items())
     paths = [
         report.write_csv(out_dir / "results.csv", results),
         report.write_json(out_dir / "results.json", {"step": run.step, "results": results}),
@@ -248,7 +194,7 @@ def _plot(
     metrics_path: Path | None,
 ) -> list[Path]:
     paths = []
-    for metric in PER_EXAMPLE:
+    for metric in tables.PER_EXAMPLE:
         points = []
         for length, totals in by_length.items():
             if metric in totals:

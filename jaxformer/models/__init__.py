@@ -1,9 +1,9 @@
 """The architectures. Modules describe the network; parameters are pure dicts outside of them.
 
-    module = build(cfg.model)                  # abstract: no memory
-    graphdef, abstract_params = nnx.split(module)
-    params = init(cfg.model, jax.random.key(0))
-    out = nnx.merge(graphdef, params)(tokens_BL)
+module = build(cfg.model)                  # abstract: no memory
+graphdef, abstract_params = nnx.split(module)
+params = init(cfg.model, jax.random.key(0))
+out = nnx.merge(graphdef, params)(tokens_BL)
 """
 
 from typing import Any
@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from jaxformer.config import ModelConfig
+from jaxformer.errors import UserError
 from jaxformer.models.decoder import Decoder
 from jaxformer.models.encoder import Encoder
 from jaxformer.models.encoder_decoder import EncoderDecoder
@@ -27,6 +28,8 @@ __all__ = ["Decoder", "Encoder", "EncoderDecoder", "Model", "Output", "build", "
 
 def build(cfg: ModelConfig, compute_dtype: str = "float32") -> Model:
     """The network as an abstract module: its parameters are shapes, not arrays."""
+    if not cfg.vocab_size:
+        raise UserError("model.vocab_size", "is 0", "set it or resolve the config first")
     return ARCHITECTURES[cfg.architecture](cfg, jnp.dtype(compute_dtype))
 
 

@@ -65,7 +65,8 @@ class Trunk(nnx.Module):
             k_order, k_positions, k_segments = order_BL, positions_BL, segments_BL
         else:
             order_BL = cache.next_positions(segments_BL)
-            positions_BL = order_BL if positions_BL is None else positions_BL
+            if positions_BL is None:
+                positions_BL = jnp.where(segments_BL != 0, order_BL, 0)
             cache, slots_BL = cache.reserve(positions_BL, segments_BL)
             k_order = jnp.arange(cache.capacity)[None]
             k_positions, k_segments = cache.positions_BC, cache.segment_ids_BC

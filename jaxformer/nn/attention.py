@@ -28,7 +28,9 @@ class Attention(nnx.Module):
         init = parameters.scheme(cfg)
 
         def linear(n_in: int, n_out: int, initializer: parameters.Initializer) -> Linear:
-            return Linear(n_in, n_out, bias=cfg.attention_bias, initializer=initializer, dtype=dtype)
+            return Linear(
+                n_in, n_out, bias=cfg.attention_bias, initializer=initializer, dtype=dtype
+            )
 
         self.query = linear(cfg.d_model, inner, init.query)
         self.key = linear(cfg.d_model, inner_kv, init.kernel)

@@ -60,9 +60,7 @@ class Block(nnx.Module):
 
         def attend_to_source(x_BLD: jax.Array) -> jax.Array:
             assert self.cross_attention is not None
-            out_BLD, weights = self.cross_attention(
-                x_BLD, context, layer, cross_cache, cache_index
-            )
+            out_BLD, weights = self.cross_attention(x_BLD, context, layer, cross_cache, cache_index)
             seen["cross_attention_weights"] = weights
             return dropout(out_BLD, self.dropout_rate, context.key, "cross_output", layer)
 

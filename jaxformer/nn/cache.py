@@ -100,9 +100,7 @@ class Cache:
         return cache, slots_BL
 
 
-def init_cache(
-    cfg: ModelConfig, batch_size: int, capacity: int, dtype: Any = jnp.float32
-) -> Cache:
+def init_cache(cfg: ModelConfig, batch_size: int, capacity: int, dtype: Any = jnp.float32) -> Cache:
     """An empty cache for `capacity` tokens a row."""
     shape = (batch_size, capacity, cfg.kv_heads, cfg.head_width)
 

@@ -27,7 +27,8 @@ class Visibility:
 def attention_mask(visibility: Visibility) -> jax.Array:
     """bool[B, L, S]: same document, not padding, not later than the query if causal, near."""
     v = visibility
-    q_segment_ids_BL1, k_segment_ids_B1S = v.q_segment_ids_BL[..., None], v.k_segment_ids_BS[:, None]
+    q_segment_ids_BL1 = v.q_segment_ids_BL[..., None]
+    k_segment_ids_B1S = v.k_segment_ids_BS[:, None]
     mask_BLS = (q_segment_ids_BL1 == k_segment_ids_B1S) & (k_segment_ids_B1S != 0)
     if v.causal:
         past_BLS = v.q_order_BL[..., None] >= v.k_order_BS[:, None]
@@ -46,11 +47,11 @@ def order(segment_ids_BL: jax.Array) -> jax.Array:
 def contiguous_positions(segment_ids_BL: jax.Array) -> jax.Array:
     """int32[B, L]: 0, 1, 2, … among the non-padding tokens of each document.
 
-    Segment ids must not decrease along a row, padding aside. Padding gets the position of a
-    neighbour, which nothing reads.
+    Segment ids must not decrease along a row, padding aside. Padding gets 0, which every encoding
+    can embed: a position beyond a table would give NaN, and a masked NaN still spreads.
     """
     order_BL = order(segment_ids_BL)
     seen_BL = jax.lax.cummax(segment_ids_BL, axis=1)
     before_BL = jnp.pad(seen_BL[:, :-1], ((0, 0), (1, 0)))
     starts_BL = jnp.where(segment_ids_BL > before_BL, order_BL, 0)
-    return order_BL - jax.lax.cummax(starts_BL, axis=1)
+    return jnp.where(segment_ids_BL != 0, order_BL - jax.lax.cummax(starts_BL, axis=1), 0)

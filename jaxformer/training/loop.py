@@ -2,6 +2,7 @@
 
 import contextlib
 import importlib.metadata
+import math
 import os
 import sys
 import time
@@ -46,7 +47,6 @@ def train(
         check_restart(path, cfg)
         mesh = make_mesh(cfg.mesh)
         check_batch(mesh, "train.batch_size", cfg.train.batch_size, cfg.train.num_microbatches)
-        check_batch(mesh, "eval.batch_size", cfg.eval.batch_size)
         with contextlib.nullcontext() if mesh is None else jax.set_mesh(mesh):
             return _train(cfg, data, path, mesh, stop, progress)
 
@@ -81,28 +81,35 @@ def _train(
             out_shardings=(shardings_of(abstract), None),
         )
         evaluate = validation(cfg, graphdef, data.validation, mesh)
-        meta = {"config": cfg.to_dict(), "version": _version(), "tokenizer": _fingerprint(data)}
+        meta = {
+            "config": cfg.to_dict(),
+            "version": _version(),
+            "tokenizer": data.tokenizer.fingerprint,
+        }
         meter = Meter(flops_per_position(cfg.model, abstract.params, cfg.data.length), peak_flops())
-        with contextlib.closing(MetricsWriter(workdir, start)) as writer:
+        with (
+            contextlib.closing(MetricsWriter(workdir, start)) as writer,
+            contextlib.closing(_loader(cfg, data, start)) as batches,
+        ):
             log = _Log(cfg, writer, meter, progress)
-            batches = iter(_loader(cfg, data, start))
             for step in range(start + 1, end + 1):
                 asked = time.perf_counter()
                 batch = next(batches)
                 meter.waited(time.perf_counter() - asked)
                 state, metrics = step_fn(state, put_batch(mesh, batch))
                 log.step(step, metrics, batch["tokens"].size)
+                stopping = stop.name  # read once: it may change at any time
                 evaluates = step == end or _due(step, every.eval_every)
-                saves = step == end or _due(step, every.checkpoint_every) or bool(stop.name)
+                saves = step == end or _due(step, every.checkpoint_every) or bool(stopping)
                 if not evaluates and not saves:
                     continue
                 log.flush()
                 loss = log.evaluation(step, evaluate(state.params)) if evaluates else None
                 if saves:
                     saved.save(step, state, meta, loss)
-                if stop.name and step < end:
+                if stopping and step < end:
                     saved.wait()
-                    raise Preempted(step, stop.name)
+                    raise Preempted(step, stopping)
                 meter.reset()
             saved.wait()
     return end
@@ -136,7 +143,7 @@ class _Log:
         self._meter.add(weight, positions)
         line = {
             "loss": values["loss"] / weight if weight else 0.0,
-            "tokens": round(weight),
+            "tokens": round(weight) if math.isfinite(weight) else weight,
             "accuracy": values["correct"] / weight if weight else 0.0,
             "grad_norm": values["grad_norm"],
             "learning_rate": values["learning_rate"],
@@ -179,10 +186,6 @@ def _loader(cfg: RunConfig, data: Data, start: int) -> Loader:
 
 def _due(step: int, every: int) -> bool:
     return every > 0 and step % every == 0
-
-
-def _fingerprint(data: Data) -> str:
-    return data.tokenizer.fingerprint
 
 
 def _version() -> str:

@@ -17,6 +17,9 @@ from tensorboard.summary.writer.event_file_writer import EventFileWriter
 from jaxformer.config import ModelConfig
 from jaxformer.sharding import path_of
 
+EVENTS: Any = event_pb2  # members are made at import, type checkers do not see them
+SUMMARIES: Any = summary_pb2
+
 # Dense bf16 FLOP/s of one device, by what its device_kind starts with (vendors' data sheets).
 PEAK_FLOPS = {
     "TPU v6 lite": 918e12,
@@ -46,9 +49,9 @@ class MetricsWriter:
         _truncate(self.path, step)
         self._file = open(self.path, "a", encoding="utf-8")  # noqa: SIM115
         self._events = EventFileWriter(str(workdir / "tensorboard"))
-        start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
+        start = EVENTS.SessionLog(status=EVENTS.SessionLog.START)
         self._events.add_event(
-            event_pb2.Event(wall_time=time.time(), step=step + 1, session_log=start)
+            EVENTS.Event(wall_time=time.time(), step=step + 1, session_log=start)
         )
 
     def write(self, step: int, split: str, values: Mapping[str, Any]) -> None:
@@ -58,12 +61,12 @@ class MetricsWriter:
         self._file.write(json.dumps(line | {"time": round(now, 3)}, allow_nan=False) + "\n")
         self._file.flush()
         scalars = [
-            summary_pb2.Summary.Value(tag=f"{split}/{name}", simple_value=value)
+            SUMMARIES.Summary.Value(tag=f"{split}/{name}", simple_value=value)
             for name, value in values.items()
             if isinstance(value, (int, float)) and not isinstance(value, bool)
         ]
-        summary = summary_pb2.Summary(value=scalars)
-        self._events.add_event(event_pb2.Event(wall_time=now, step=step, summary=summary))
+        summary = SUMMARIES.Summary(value=scalars)
+        self._events.add_event(EVENTS.Event(wall_time=now, step=step, summary=summary))
 
     def close(self) -> None:
         self._file.close()

@@ -49,7 +49,9 @@ def abstract_state(
         of_params,
         transform_non_params=lambda _: everywhere,
     )
-    shardings = TrainState(everywhere, of_params, of_moments, everywhere, everywhere)
+    shardings = dataclasses.replace(
+        jax.tree.map(lambda _: everywhere, abstract), params=of_params, opt_state=of_moments
+    )
     return jax.tree.map(
         lambda leaf, s: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=s),
         abstract,

@@ -45,7 +45,7 @@ def make_train_step(
             jax.tree.map(lambda g, w=losses[name][1]: _divide(g, w), grads[name]) for name in losses
         ]
         gradient = jax.tree.map(lambda *parts: sum(parts), *scaled)
-        grad_norm = optax.global_norm(gradient)
+        grad_norm = optax.tree.norm(gradient)
         updates, opt_state = tx.update(gradient, state.opt_state, state.params)
         rate = jnp.asarray(schedule(state.step + 1), jnp.float32)
         params = optax.apply_updates(state.params, jax.tree.map(lambda u: rate * u, updates))

@@ -32,7 +32,7 @@ def test_json_is_strict(tmp_path):
 def test_markdown_aligns_columns_and_escapes_bars():
     assert report.markdown(ROWS) == (
         "| length | trained | accuracy | note |\n"
-        "| -----: | ------: | -------: | ---: |\n"
+        "| -----: | ------: | -------: | ---- |\n"
         "|      0 |     yes |        1 |      |\n"
         "|     10 |      no |   0.1235 | a\\|b |\n"
     )

@@ -8,7 +8,7 @@ import numpy as np
 
 from jaxformer.config import RunConfig
 from jaxformer.data.cache import fingerprint
-from jaxformer.data.packing import padded_row
+from jaxformer.data.objectives import causal_lm
 from jaxformer.data.tasks import grammar
 from jaxformer.data.tokenizers import Tokenizer
 from jaxformer.data.vocabulary import word_tokenizer
@@ -53,24 +53,26 @@ class Examples:
 
 
 class SentenceRows:
-    """One sentence a row; every epoch has the same rows."""
+    """One sentence a row of `length` inputs, padded; every epoch has the same rows."""
 
     num_bytes = 0
 
     def __init__(self, sentences: Sentences, length: int):
-        self.sentences, self.length = sentences, length
+        self.sentences = sentences
         self.num_tokens = int(np.sum(sentences.lengths_B - 1))
-        self.fingerprint = fingerprint(
-            "sentences", length, sentence_hashes(sentences.tokens_BL).tolist()
-        )
+        hashes = sentence_hashes(sentences.tokens_BL).tolist()
+        self.fingerprint = fingerprint("sentences", length, hashes)
+        tokens_BL = sentences.tokens_BL[:, : length + 1]
+        tokens_BL = np.pad(tokens_BL, ((0, 0), (0, length + 1 - tokens_BL.shape[1])))
+        segment_ids_BL = np.arange(length + 1) < sentences.lengths_B[:, None]
+        self._rows = causal_lm(tokens_BL, segment_ids_BL.astype(np.int32))
 
     def __len__(self) -> int:
         return len(self.sentences)
 
     def row(self, epoch: int, index: int) -> dict[str, np.ndarray]:
         del epoch
-        count = self.sentences.lengths_B[index]
-        return padded_row(self.sentences.tokens_BL[index, :count], self.length)
+        return {name: rows_BL[index] for name, rows_BL in self._rows.items()}
 
 
 class Agreement:

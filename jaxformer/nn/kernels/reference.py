@@ -43,9 +43,7 @@ def attend(
     return out_BLGRK.reshape(B, L, H, K).astype(q_BLHK.dtype), weights_BHLS
 
 
-def masked_softmax(
-    logits: jax.Array, mask: jax.Array, sink: jax.Array | None = None
-) -> jax.Array:
+def masked_softmax(logits: jax.Array, mask: jax.Array, sink: jax.Array | None = None) -> jax.Array:
     """Softmax over the last axis among entries where mask is True; all masked gives zeros.
 
     `mask` has the rank of `logits` and broadcasts to its shape; anything else raises. `sink` is

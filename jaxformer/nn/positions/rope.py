@@ -18,7 +18,7 @@ class Rope(PositionEncoding):
 
     def __init__(self, cfg: ModelConfig):
         section = cfg.position.rope
-        self.width = int(section.fraction * cfg.head_width)
+        self.width = round(section.fraction * cfg.head_width)
         self.base, self.layout = section.base, section.layout
 
     def rotate(

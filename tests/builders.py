@@ -1,0 +1,166 @@
+"""Tiny models with numbers worth testing, and pairwise covers of grids of options."""
+
+import functools
+import itertools
+import zlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from flax import nnx
+
+from configs import base
+from jaxformer.config import ModelConfig
+from jaxformer.models import Decoder, Output, abstract_params, build
+
+TINY = {
+    "num_layers": 2,
+    "d_model": 16,
+    "num_heads": 4,
+    "d_ff": 32,
+    "vocab_size": 40,
+    "max_length": 16,
+}
+
+# Each axis names its values; a value is a set of changes to the tiny config.
+GRID: dict[str, dict[str, dict[str, Any]]] = {
+    "position": {
+        "none": {"position.kind": "none"},
+        "sinusoidal": {"position.kind": "sinusoidal"},
+        "sin_cos": {"position.kind": "sinusoidal", "position.sinusoidal.layout": "concatenated"},
+        "learned": {"position.kind": "learned"},
+        "rope": {"position.kind": "rope"},
+        "rope_half": {"position.kind": "rope", "position.rope.fraction": 0.5},
+        "rope_pairs": {"position.kind": "rope", "position.rope.layout": "interleaved"},
+    },
+    "placement": {p: {"norm_placement": p} for p in ("pre", "post", "sandwich", "none")},
+    "norm": {
+        "layernorm": {"norm": "layernorm"},
+        "unbiased": {"norm": "layernorm", "layernorm.bias": False},
+        "rmsnorm": {"norm": "rmsnorm"},
+    },
+    "heads": {"mha": {}, "gqa": {"num_kv_heads": 2}, "mqa": {"num_kv_heads": 1}},
+    "activation": {a: {"activation": a} for a in ("relu", "gelu", "geglu", "swiglu")},
+    "attention_bias": {"b": {"attention_bias": True}, "": {"attention_bias": False}},
+    "ff_bias": {"b": {"feed_forward_bias": True}, "": {"feed_forward_bias": False}},
+    "head": {
+        "tied": {"tie_embeddings": True},
+        "untied": {"tie_embeddings": False, "head_bias": True, "scale_embeddings": True},
+    },
+    "final": {f: {"final_norm": f} for f in ("auto", "true", "false")},
+    "layers": {"unrolled": {"scan_layers": False}, "scanned": {"scan_layers": True}},
+}
+
+
+def model_config(**overrides: Any) -> ModelConfig:
+    """The tiny config with fields changed by path: model_config(**{'position.kind': 'rope'})."""
+    config = base.model()
+    for path, value in (TINY | overrides).items():
+        *parents, name = path.split(".")
+        section = functools.reduce(lambda s, parent: s[parent], parents, config)
+        section[name] = value
+    return ModelConfig.from_config_dict(config)
+
+
+@functools.cache
+def graphdef(cfg: ModelConfig, compute_dtype: str = "float32") -> nnx.GraphDef:
+    return nnx.split(build(cfg, compute_dtype))[0]
+
+
+def random_params(cfg: ModelConfig, seed: int = 0) -> dict[str, Any]:
+    """Parameters far from any initialisation: large kernels, biases and scales that matter.
+
+    Keyed by path like `init`, so that a stacked leaf is the stack of its layers' leaves.
+    """
+
+    def draw(path: tuple[Any, ...], shape: tuple[int, ...]) -> np.ndarray:
+        name = "/".join(map(str, path))
+        x = np.random.default_rng([seed, zlib.crc32(name.encode())]).normal(size=shape)
+        spread = {"kernel": shape[0] ** -0.5, "table": 0.4, "bias": 0.3, "scale": 0.3}[path[-1]]
+        return (x * spread + (path[-1] == "scale")).astype(np.float32)
+
+    def leaf(keys: Any, like: jax.ShapeDtypeStruct) -> jax.Array:
+        path = tuple(key.key for key in keys)
+        if path[0] == "layers" and cfg.scan_layers:
+            names = [("layers", i, *path[1:]) for i in range(cfg.num_layers)]
+            return jax.numpy.asarray(np.stack([draw(name, like.shape[1:]) for name in names]))
+        return jax.numpy.asarray(draw(path, like.shape))
+
+    return jax.tree_util.tree_map_with_path(leaf, abstract_params(build(cfg)))
+
+
+def make_model(cfg: ModelConfig, seed: int = 0, compute_dtype: str = "float32") -> Decoder:
+    """A concrete model."""
+    return nnx.merge(graphdef(cfg, compute_dtype), random_params(cfg, seed))
+
+
+def apply(cfg: ModelConfig, params: Any, *args: Any, **kwargs: Any) -> Output:
+    """Calls the model eagerly: ops compiled for one config serve all others.
+
+    A scan would be compiled anew on each call; without jit it runs as a Python loop.
+    tests/nn/test_stack.py has the real scan.
+    """
+    with jax.disable_jit(cfg.scan_layers):
+        return nnx.merge(graphdef(cfg), params)(*args, **kwargs)
+
+
+def pairwise(axes: Mapping[str, Sequence[str]]) -> list[dict[str, str]]:
+    """Few rows in which any two values of different axes meet at least once (greedily)."""
+
+    def pairs(row: Mapping[str, str]) -> set[frozenset[tuple[str, str]]]:
+        return {frozenset(pair) for pair in itertools.combinations(row.items(), 2)}
+
+    missing: dict[frozenset[tuple[str, str]], None] = {}  # a dict keeps the order: deterministic
+    for (a, a_values), (b, b_values) in itertools.combinations(axes.items(), 2):
+        for x, y in itertools.product(a_values, b_values):
+            missing[frozenset(((a, x), (b, y)))] = None
+    rows = []
+    while missing:
+        row = dict(next(iter(missing)))
+        for name in axes:
+            if name not in row:
+                gains = [
+                    sum(frozenset(((name, value), item)) in missing for item in row.items())
+                    for value in axes[name]
+                ]
+                row[name] = axes[name][gains.index(max(gains))]
+        missing = {pair: None for pair in missing if pair not in pairs(row)}
+        rows.append({name: row[name] for name in axes})
+    return rows
+
+
+def grid_config(row: Mapping[str, str], **overrides: Any) -> ModelConfig:
+    """The config of a row of a cover of GRID."""
+    changes: dict[str, Any] = {}
+    for axis, value in row.items():
+        changes |= GRID[axis][value]
+    return model_config(**(changes | overrides))
+
+
+PAIRS = pairwise({axis: list(values) for axis, values in GRID.items()})
+
+
+def product() -> list[dict[str, str]]:
+    """Every combination of the axes that meet in attention and the block; the others take turns.
+
+    The product of all axes has 48,384 rows, hours of tests.
+    """
+    full = ("position", "placement", "norm", "heads", "layers")
+    rows = []
+    for n, values in enumerate(itertools.product(*(GRID[axis] for axis in full))):
+        row = dict(zip(full, values, strict=True))
+        rest = [(axis, list(GRID[axis])) for axis in GRID if axis not in full]
+        rows.append(row | {axis: names[n * 7 // 2 % len(names)] for axis, names in rest})
+    return rows
+
+
+def row_id(row: Mapping[str, str]) -> str:
+    return "-".join(value for value in row.values() if value)
+
+
+def leaves(tree: Any) -> dict[str, np.ndarray]:
+    """The leaves of a tree by path 'a/b/c'."""
+    flat = jax.tree_util.tree_leaves_with_path(tree)
+    name = functools.partial(jax.tree_util.keystr, simple=True, separator="/")
+    return {name(keys): np.asarray(leaf) for keys, leaf in flat}

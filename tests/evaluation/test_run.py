@@ -1,0 +1,132 @@
+"""A suite from end to end on an untrained model."""
+
+import csv
+import dataclasses
+import json
+import types
+
+import pytest
+
+from configs import base
+from jaxformer.config import RunConfig
+from jaxformer.data import open_data
+from jaxformer.errors import UserError
+from jaxformer.evaluation.run import evaluate
+from jaxformer.evaluation.suite import load_suite
+from tests import builders
+
+
+def make_run(position="learned", **changes):
+    """An untrained run and its data; `changes` to the config of the data."""
+    config = base.get_config()
+    config.data.agreement.num_examples = 50
+    config.model.update(num_layers=1, d_model=16, max_length=24)
+    config.model.position.kind = position
+    config.eval.update(batch_size=32, max_rows=40)
+    config.data.update(changes)
+    cfg = RunConfig.from_config_dict(config)
+    data = open_data(cfg, None)
+    cfg = cfg.resolve(vocab_size=data.tokenizer.vocab_size, steps_per_epoch=1000)
+    model = builders.make_model(cfg.model)
+    return types.SimpleNamespace(model=model, tokenizer=data.tokenizer, config=cfg, step=7), data
+
+
+def small_suite(run, **changes):
+    suite = load_suite("", run.config.data)
+    samples = dataclasses.replace(suite.samples, count=2, max_new_tokens=40)
+    return dataclasses.replace(suite, num_examples=20, samples=samples, **changes)
+
+
+def test_agreement_suite_writes_tables_plots_and_samples(tmp_path):
+    run, data = make_run()
+    metrics = tmp_path / "metrics.jsonl"
+    metrics.write_text('{"step": 1, "split": "train", "loss": 2.0}\n')
+    found = evaluate(
+        run, data, small_suite(run, lengths="0:10:4"), tmp_path / "eval", metrics_path=metrics
+    )
+    names = {path.name for path in found.paths}
+    assert names == {
+        "results.csv",
+        "results.json",
+        "table.md",
+        "samples.txt",
+        "agreement_by_length.png",
+        "curves.png",
+    }
+    assert {path.name for path in (tmp_path / "eval").iterdir()} == names
+    with (tmp_path / "eval" / "results.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    read = json.loads((tmp_path / "eval" / "results.json").read_text())
+    assert read["step"] == 7
+    assert [row["metric"] for row in rows] == [row["metric"] for row in read["results"]]
+    validation = {row["metric"]: row for row in rows if row["split"] == "validation"}
+    assert validation.keys() == {"loss", "perplexity", "accuracy"}
+    # k = 8 needs more positions than the table has: left out of the suite's own list.
+    by_length = [row for row in rows if row["metric"] == "agreement"]
+    assert [row["length"] for row in by_length] == ["0", "4"]
+    for row in by_length:
+        assert float(row["weight"]) == 20
+        assert 0 <= float(row["low"]) <= float(row["value"]) <= float(row["high"]) <= 1
+    table = found.tables["By number of modifiers"].splitlines()
+    assert table[-1] == "Left out, longer than model.max_length = 24: [8]"
+    table = [line for line in table if line.startswith("|")]
+    assert [line.split("|")[2].strip() for line in table] == ["trained", "-" * 6 + ":", "yes", "no"]
+    assert len(found.samples) == 2
+    assert (tmp_path / "eval" / "samples.txt").read_text().splitlines() == found.samples
+    assert all(len(text.split()) <= 23 for text in found.samples)
+
+
+def test_lengths_asked_for_must_fit_a_learned_table(tmp_path):
+    run, data = make_run()
+    with pytest.raises(UserError, match=r"model\.max_length: is 24, but length 8 needs"):
+        evaluate(run, data, small_suite(run), tmp_path / "eval", lengths=(0, 8))
+    assert not (tmp_path / "eval").exists()
+    run, data = make_run("rope")
+    suite = small_suite(run, evaluators=("agreement",))
+    found = evaluate(run, data, suite, tmp_path / "eval", lengths=(8, 0))
+    assert [row["length"] for row in found.results] == [0, 8]
+
+
+def test_text_suite_continues_the_data_and_counts_bits_per_byte(tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_text("To be, or not to be, that is the question:\n" * 40)
+    run, data = make_run(
+        source="text",
+        path=str(path),
+        add_bos=False,
+        add_eos=False,
+        tokenizer={"kind": "char", "path": "", "vocab_size": 0},
+    )
+    found = evaluate(run, data, small_suite(run), tmp_path / "eval")
+    values = {row["metric"]: row["value"] for row in found.results}
+    # A character is a byte here: bits per byte are the loss in bits.
+    assert values["bits_per_byte"] == pytest.approx(values["loss"] / 0.693147, rel=1e-5)
+    first = data.tokenizer.decode(data.validation.row(0, 0)["tokens"][:8])
+    assert len(found.samples) == 2
+    assert all(text.startswith(first) and 8 <= len(text) <= 24 for text in found.samples)
+
+
+def test_what_the_data_does_not_have_is_refused(tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_text("abc " * 100)
+    run, data = make_run(
+        source="text", path=str(path), tokenizer={"kind": "char", "path": "", "vocab_size": 0}
+    )
+    suite = small_suite(run)
+    with pytest.raises(UserError, match=r"lengths: are given, but data\.source = text"):
+        evaluate(run, data, suite, tmp_path / "eval", lengths=(3,))
+    agreement = dataclasses.replace(suite, evaluators=("agreement",))
+    with pytest.raises(UserError, match=r"suite\.evaluators: has agreement"):
+        evaluate(run, data, agreement, tmp_path / "eval")
+    for prompt, message in (("xyz", "characters"), ("abc " * 6, "leaves no room")):
+        samples = dataclasses.replace(suite.samples, prompts=(prompt,))
+        with pytest.raises(UserError, match=message):
+            evaluate(run, data, dataclasses.replace(suite, samples=samples), tmp_path / "eval")
+    assert not (tmp_path / "eval").exists()
+
+
+def test_a_place_that_cannot_be_written_is_refused(tmp_path):
+    run, data = make_run()
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="give another --out"):
+        evaluate(run, data, small_suite(run), tmp_path / "file" / "eval")

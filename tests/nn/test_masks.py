@@ -1,0 +1,93 @@
+"""Masks, order and positions as literal arrays."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxformer.nn import masks
+from jaxformer.nn.masks import Visibility, attention_mask, contiguous_positions
+
+
+def mask_of(segment_ids, causal, keys=None):
+    ids_BL = jnp.array([segment_ids])
+    keys_BS = ids_BL if keys is None else jnp.array([keys])
+    visibility = Visibility(masks.order(ids_BL), masks.order(keys_BS), ids_BL, keys_BS, causal)
+    return np.asarray(attention_mask(visibility))[0].astype(int).tolist()
+
+
+def test_causal_mask():
+    assert mask_of([1, 1, 1, 1], causal=True) == [
+        [1, 0, 0, 0],
+        [1, 1, 0, 0],
+        [1, 1, 1, 0],
+        [1, 1, 1, 1],
+    ]
+
+
+def test_documents_are_blocks_and_padding_sees_nothing():
+    assert mask_of([1, 1, 2, 2, 2, 0], causal=True) == [
+        [1, 0, 0, 0, 0, 0],
+        [1, 1, 0, 0, 0, 0],
+        [0, 0, 1, 0, 0, 0],
+        [0, 0, 1, 1, 0, 0],
+        [0, 0, 1, 1, 1, 0],
+        [0, 0, 0, 0, 0, 0],
+    ]
+
+
+def test_padding_on_the_left_and_in_between():
+    assert mask_of([0, 1, 0, 1], causal=True) == [
+        [0, 0, 0, 0],
+        [0, 1, 0, 0],
+        [0, 0, 0, 0],
+        [0, 1, 0, 1],
+    ]
+
+
+def test_bidirectional_mask():
+    assert mask_of([1, 1, 2, 0], causal=False) == [
+        [1, 1, 0, 0],
+        [1, 1, 0, 0],
+        [0, 0, 1, 0],
+        [0, 0, 0, 0],
+    ]
+
+
+def test_keys_of_another_length():
+    assert mask_of([1, 2], causal=False, keys=[1, 1, 2, 0]) == [[1, 1, 0, 0], [0, 0, 1, 0]]
+
+
+def test_queries_that_continue_a_cache_are_aligned_at_their_end():
+    """The third and fourth token of a row see the two before them (not the top-left corner)."""
+    ones_BL, keys_BS = jnp.ones((1, 2), jnp.int32), jnp.array([[1, 1, 1, 1, 0]])
+    slots_BS = jnp.arange(5)[None]
+    mask_BLS = attention_mask(Visibility(jnp.array([[2, 3]]), slots_BS, ones_BL, keys_BS, True))
+    assert mask_BLS[0].astype(int).tolist() == [[1, 1, 1, 0, 0], [1, 1, 1, 1, 0]]
+
+
+def test_rows_of_a_batch_have_masks_of_their_own():
+    ids_BL = jnp.array([[1, 1], [1, 0]])
+    order_BL = masks.order(ids_BL)
+    mask_BLS = attention_mask(Visibility(order_BL, order_BL, ids_BL, ids_BL, True))
+    assert mask_BLS.astype(int).tolist() == [[[1, 0], [1, 1]], [[1, 0], [0, 0]]]
+
+
+@pytest.mark.parametrize(
+    ("segment_ids", "order", "positions"),
+    [
+        ([1, 1, 1, 1], [0, 1, 2, 3], [0, 1, 2, 3]),
+        ([1, 1, 2, 2, 2, 3], [0, 1, 2, 3, 4, 5], [0, 1, 0, 1, 2, 0]),
+        ([1, 1, 0, 0], [0, 1, 2, 2], [0, 1, 0, 0]),
+        ([0, 0, 1, 1], [0, 0, 0, 1], [0, 0, 0, 1]),
+        ([1, 0, 1, 2, 0, 2], [0, 1, 1, 2, 3, 3], [0, 0, 1, 0, 0, 1]),
+        ([0, 2, 0, 5, 5, 0], [0, 0, 1, 1, 2, 3], [0, 0, 0, 0, 1, 0]),
+        ([0, 0], [0, 0], [0, 0]),
+    ],
+    ids=str,
+)
+def test_order_and_positions(segment_ids, order, positions):
+    ids_BL = jnp.array([segment_ids, segment_ids])
+    assert masks.order(ids_BL).tolist() == [order, order]
+    positions_BL = contiguous_positions(ids_BL)
+    assert positions_BL.tolist() == [positions, positions]
+    assert positions_BL.dtype == jnp.int32
