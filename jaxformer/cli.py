@@ -14,6 +14,7 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from absl import app, flags, logging
 from ml_collections import ConfigDict, config_flags
@@ -224,7 +225,8 @@ def _check_config(argv: Sequence[str]) -> None:
         raise UserError(path, what, mend) from error
     for argument in argv:
         match = re.match(r"--?(?:no)?config\.([^=]+)", argument)
-        section, walked = config, []
+        section: Any = config
+        walked: list[str] = []
         for name in match[1].split(".") if match else ():
             walked.append(name)
             names = list(section) if isinstance(section, ConfigDict) else []

@@ -46,9 +46,9 @@ def assert_equal(found, expected):
     )
 
 
-def save(checkpoints, *steps, losses=None):
+def save(checkpoints, *steps, losses=None, meta=META):
     for i, step in enumerate(steps):
-        checkpoints.save(step, state_at(step), META, losses[i] if losses else None)
+        checkpoints.save(step, state_at(step), meta, losses[i] if losses else None)
     checkpoints.wait()
 
 
@@ -221,5 +221,4 @@ def test_a_failed_write_surfaces(open_checkpoints):
     checkpoints = open_checkpoints()
     save(checkpoints, 1)
     with pytest.raises(TypeError, match="not JSON serializable"):
-        checkpoints.save(2, state_at(2), {"config": object()})
-        checkpoints.wait()
+        save(checkpoints, 2, meta={"config": object()})

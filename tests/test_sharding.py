@@ -1,3 +1,5 @@
+import contextlib
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -103,20 +105,22 @@ def test_shards_of_state_are_really_smaller():
     assert all(x.addressable_shards[0].data.size * 4 == x.size for x in moments)
 
 
-@pytest.fixture
+@contextlib.contextmanager
 def no_compile_cache():
     """XLA warns while it compiles: a program out of the cache is silent."""
     jax.config.update("jax_enable_compilation_cache", False)
     compilation_cache.reset_cache()
-    yield
-    jax.config.update("jax_enable_compilation_cache", True)
-    compilation_cache.reset_cache()
+    try:
+        yield
+    finally:
+        jax.config.update("jax_enable_compilation_cache", True)
+        compilation_cache.reset_cache()
 
 
 @pytest.mark.parametrize(
     ("data", "fsdp", "scan_layers"), [(8, 1, False), (2, 4, False), (2, 4, True)]
 )
-def test_losses_on_a_mesh_equal_one_device(data, fsdp, scan_layers, capfd, no_compile_cache):
+def test_losses_on_a_mesh_equal_one_device(data, fsdp, scan_layers, capfd):
     """Also: XLA never falls back to gathering whole activations."""
     cfg = tiny.config(
         train__batch_size=16,
@@ -136,7 +140,9 @@ def test_losses_on_a_mesh_equal_one_device(data, fsdp, scan_layers, capfd, no_co
         jax.tree.map(np.testing.assert_array_equal, spread.state, alone.state)
         state = spread.state
         for step in range(4):
-            state, metrics = spread.step(state, sharding.put_batch(mesh, tiny.batch(step, 16)))
+            with no_compile_cache():
+                batch = sharding.put_batch(mesh, tiny.batch(step, 16))
+                state, metrics = spread.step(state, batch)
             found.append(metrics["loss"] / metrics["weight"])
     np.testing.assert_allclose(found, expected, rtol=1e-5)
     assert spread.step._cache_size() == 1

@@ -67,11 +67,7 @@ def generate(
     config = model.config  # pyright: ignore[reportAttributeAccessIssue]
     _check(config, prompts_BP, lengths_B, max_new_tokens, eos_id)
     batch_size, longest = len(lengths_B), int(lengths_B.max())
-    bound = position_bound(config)
-    width = min(bucket(longest), bound or bucket(longest))
-    new = bucket(max_new_tokens)
-    capacity = min(width + new, bound or width + new)
-    padded_BP = np.zeros((batch_size, width), np.int32)
+    padded_BP = np.zeros((batch_size, bucket(longest)), np.int32)
     real_BP = np.arange(longest) < lengths_B[:, None]
     padded_BP[:, :longest] = np.where(real_BP, prompts_BP[:, :longest], 0)
     graphdef, state = nnx.split(model)
@@ -85,8 +81,7 @@ def generate(
         np.int32(eos_id),
         np.int32(pad_id),
         sampler=sampler,
-        capacity=capacity,
-        new=new,
+        new=bucket(max_new_tokens),
     )
     return Generated(
         tokens_BT=np.asarray(tokens_BT)[:, :max_new_tokens],
@@ -113,7 +108,7 @@ def room(config: Any, prompt_length: int, wanted: int) -> int:
     return min(wanted, bound - prompt_length) if bound else wanted
 
 
-@functools.partial(jax.jit, static_argnames=("graphdef", "sampler", "capacity", "new"))
+@functools.partial(jax.jit, static_argnames=("graphdef", "sampler", "new"))
 def _generate(
     graphdef: Any,
     params: Any,
@@ -125,7 +120,6 @@ def _generate(
     pad_id: jax.Array,
     *,
     sampler: Sampler,
-    capacity: int,
     new: int,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     model = nnx.merge(graphdef, params)
@@ -162,7 +156,7 @@ def _generate(
         return (carry.next < max_new_tokens) & ~jnp.all(carry.done_B)
 
     real_BP = (jnp.arange(width)[None] < lengths_B[:, None]).astype(jnp.int32)
-    cache = init_cache(model.config, batch_size, capacity, model.dtype)
+    cache = init_cache(model.config, batch_size, width + new, model.dtype)
     out = model(prompts_BP, segment_ids=real_BP, cache=cache)
     last_B1D = jnp.take_along_axis(out.hidden, (lengths_B - 1)[:, None, None], axis=1)
     carry = _Carry(

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 from flax import nnx
 
-from jaxformer.generation.generate import generate
+from jaxformer.generation.generate import generate, room
 from jaxformer.generation.sampling import Sampler
 
 
@@ -55,13 +55,18 @@ def continue_text(
     key: jax.Array,
     add_bos: bool,
 ) -> list[str]:
-    """Each prompt with its continuation, special tokens dropped."""
+    """Each prompt with its continuation, special tokens dropped.
+
+    Continues to the end token, or for `max_new_tokens`, or to the end of a learned position table.
+    Raises UserError where such a table has no room after the longest prompt.
+    """
     tokens_BP, lengths_B = encode_prompts(tokenizer, prompts, add_bos=add_bos)
+    config = model.config  # pyright: ignore[reportAttributeAccessIssue]
     out = generate(
         model,
         tokens_BP,
         lengths_B,
-        max_new_tokens=max_new_tokens,
+        max_new_tokens=max(1, room(config, int(lengths_B.max()), max_new_tokens)),
         sampler=sampler,
         key=key,
         eos_id=tokenizer.eos_id,

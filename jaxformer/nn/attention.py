@@ -122,7 +122,7 @@ class CrossAttention(Attention):
         cache: LayerCache | None,
         cache_index: jax.Array | None = None,
     ) -> tuple[jax.Array, jax.Array]:
-        """Returns outputs [B, L, D] and weights [B, H, L, S]; `cache` holds the source's K and V."""
+        """Returns outputs [B, L, D] and weights [B, H, L, S]; `cache` holds source K and V."""
         source = context.source
         assert source is not None
         if cache is None:

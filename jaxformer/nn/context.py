@@ -12,7 +12,7 @@ from jaxformer.nn.positions import PositionEncoding
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """What cross-attention looks at: encoder states float32[B, S, D] (None: cached) and its view."""
+    """What cross-attention looks at: encoder states [B, S, D] (None: cached) and its view."""
 
     hidden_BSD: jax.Array | None
     visibility: Visibility

@@ -38,9 +38,13 @@ class Embedding(nnx.Module):
 
     def __call__(self, ids_BL: jax.Array) -> jax.Array:
         """Rows float32[B, L, D]; an id outside the table gives NaN, never a clamped row."""
-        # Looking up in a table sharded over D makes XLA rematerialise it whole; gather it first.
-        table_VD = sharding.replicate(self.table[...])
-        return table_VD.at[ids_BL].get(mode="fill", fill_value=jnp.nan)
+        return lookup(self.table[...], ids_BL)
+
+
+def lookup(table_VD: jax.Array, ids_BL: jax.Array) -> jax.Array:
+    """Rows [B, L, D] of a table; an id outside of it gives NaN, never a clamped row."""
+    # Looking up in a table sharded over D makes XLA rematerialise activations; gather it first.
+    return sharding.replicate(table_VD).at[ids_BL].get(mode="fill", fill_value=jnp.nan)
 
 
 def affine(

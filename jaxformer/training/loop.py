@@ -99,8 +99,9 @@ def _train(
                 state, metrics = step_fn(state, put_batch(mesh, batch))
                 log.step(step, metrics, batch["tokens"].size)
                 stopping = stop.name  # read once: it may change at any time
-                evaluates = step == end or _due(step, every.eval_every)
-                saves = step == end or _due(step, every.checkpoint_every) or bool(stopping)
+                due = step == end or _due(step, every.checkpoint_every)
+                evaluates = step == end or _due(step, every.eval_every) or (due and every.keep_best)
+                saves = due or stopping
                 if not evaluates and not saves:
                     continue
                 log.flush()

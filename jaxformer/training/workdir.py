@@ -66,7 +66,7 @@ def check_restart(workdir: Path, cfg: RunConfig) -> None:
         raise UserError(
             f"workdir {workdir}",
             f"holds a run of another config: {listed}",
-            f"use another --workdir (a restart may change {', '.join(MUTABLE)} only)",
+            "set what differs back to what it was or use another --workdir",
         )
 
 

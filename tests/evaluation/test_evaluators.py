@@ -149,7 +149,7 @@ def test_agreement_compares_the_two_forms_after_the_prefix():
         logits_V = logits(row)[place]
         expected.append(logits_V[correct] > logits_V[wrong])
         row |= {"verb_index": place, "correct": correct, "wrong": wrong, "counted": True}
-    rows.append(rows[0] | {"counted": False})
+    rows.append(rows[expected.index(True)] | {"counted": False})
     batch = {name: np.stack([row[name] for row in rows]) for name in rows[0]}
     found = evaluate_batches((EVALUATORS["agreement"],), GRAPHDEF, PARAMS, [batch])
     assert found == {"agreement": (sum(expected), len(expected))}

@@ -42,7 +42,7 @@ def test_agreement_suite_writes_tables_plots_and_samples(tmp_path):
     metrics = tmp_path / "metrics.jsonl"
     metrics.write_text('{"step": 1, "split": "train", "loss": 2.0}\n')
     found = evaluate(
-        run, data, small_suite(run, lengths="0:10:4"), tmp_path / "eval", metrics_path=metrics
+        run, data, small_suite(run, lengths="3,4,8"), tmp_path / "eval", metrics_path=metrics
     )
     names = {path.name for path in found.paths}
     assert names == {
@@ -63,7 +63,7 @@ def test_agreement_suite_writes_tables_plots_and_samples(tmp_path):
     assert validation.keys() == {"loss", "perplexity", "accuracy"}
     # k = 8 needs more positions than the table has: left out of the suite's own list.
     by_length = [row for row in rows if row["metric"] == "agreement"]
-    assert [row["length"] for row in by_length] == ["0", "4"]
+    assert [row["length"] for row in by_length] == ["3", "4"]
     for row in by_length:
         assert float(row["weight"]) == 20
         assert 0 <= float(row["low"]) <= float(row["value"]) <= float(row["high"]) <= 1

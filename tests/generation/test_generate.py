@@ -163,14 +163,15 @@ def test_asking_for_more_tokens_changes_no_earlier_one():
 
 
 class Counting(nnx.Module):
-    """Wraps a model and counts how often it really runs (not: is traced)."""
+    """Wraps a model and notes the width and number of real tokens of each call that runs."""
 
     def __init__(self, model, calls):
         self.model, self.config, self.dtype, self.calls = model, model.config, model.dtype, calls
 
-    def __call__(self, tokens_BL, **kw):
-        jax.debug.callback(lambda: self.calls.append(tokens_BL.shape[1]))
-        return self.model(tokens_BL, **kw)
+    def __call__(self, tokens_BL, segment_ids, cache):
+        width = tokens_BL.shape[1]
+        jax.debug.callback(lambda real: self.calls.append((width, int(real))), segment_ids.sum())
+        return self.model(tokens_BL, segment_ids, cache=cache)
 
     def readout(self, hidden):
         return self.model.readout(hidden)
@@ -179,7 +180,7 @@ class Counting(nnx.Module):
 class Calls(list):
     """A list that a graph definition can hash."""
 
-    __hash__ = object.__hash__  # pyright: ignore[reportAssignmentType]
+    __hash__ = object.__hash__
 
     def __eq__(self, other):
         return self is other
@@ -188,15 +189,25 @@ class Calls(list):
 def test_work_is_one_prefill_and_one_step_a_token_and_stops_early():
     calls = Calls()
     model = Counting(make_model(), calls)
-    generate(model, PROMPTS, LENGTHS, max_new_tokens=10, sampler=Greedy(), key=KEY, eos_id=NEVER)
-    jax.effects_barrier()
-    assert list(calls) == [8] + [1] * 9
-    calls.clear()
-    same, lengths = np.repeat(PROMPTS[:1], 3, 0), np.full(3, 6)
-    tokens = run(prompts=same, lengths=lengths).tokens_BT[0].tolist()
-    end = run(model, same, lengths, eos=tokens[3])
-    jax.effects_barrier()
-    assert len(calls) == end.lengths_B[0] == tokens.index(tokens[3]) + 1 < 10
+
+    def counted(*inputs, eos=NEVER):
+        calls.clear()
+        out = run(model, *inputs, eos=eos)
+        jax.effects_barrier()
+        return out, sorted(calls, reverse=True)
+
+    _, work = counted()
+    assert work == [(8, LENGTHS.sum())] + [(1, 3)] * 9
+    tokens = run().tokens_BT
+    eos = next(t for t in tokens[1].tolist() if t not in tokens[0])
+    out, work = counted(eos=eos)
+    assert out.lengths_B[1] < out.lengths_B[0] == 10
+    # Finished rows are padding; a row's last token is never fed back.
+    assert sum(real for _, real in work[1:]) == (out.lengths_B - 1).sum()
+    same = np.repeat(PROMPTS[:1], 3, 0), np.full(3, 6)
+    tokens = run(None, *same).tokens_BT[0].tolist()
+    out, work = counted(*same, eos=tokens[3])
+    assert len(work) == out.lengths_B[0] == tokens.index(tokens[3]) + 1 < 10
 
 
 def test_calls_of_one_bucket_compile_once():

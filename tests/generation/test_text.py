@@ -13,13 +13,13 @@ from tests import builders
 TOKENIZER = agreement_tokenizer()
 
 
-def ask(prompts, add_bos=True):
+def ask(prompts, add_bos=True, max_new_tokens=5):
     cfg = builders.model_config(vocab_size=TOKENIZER.vocab_size, num_layers=1)
     return continue_text(
         builders.make_model(cfg),
         TOKENIZER,
         prompts,
-        max_new_tokens=5,
+        max_new_tokens=max_new_tokens,
         sampler=Greedy(),
         key=jax.random.key(0),
         add_bos=add_bos,
@@ -32,7 +32,9 @@ def test_each_prompt_is_continued_as_if_it_were_alone():
     for prompt, text in zip(prompts, texts, strict=True):
         assert text.startswith(prompt)
         assert len(text.split()) <= len(prompt.split()) + 5
-    assert texts[0] == ask(["the boy"])[0]
+        assert text == ask([prompt])[0]
+    continuations = {text.removeprefix(p) for p, text in zip(prompts, texts, strict=True)}
+    assert len(continuations) == 3
 
 
 def test_the_start_token_is_added_once():
@@ -43,6 +45,12 @@ def test_the_start_token_is_added_once():
     assert TOKENIZER.bos_id not in tokens_BP[:, 1:]
     plain_BP, lengths_B = encode_prompts(TOKENIZER, ["the boy"], add_bos=False)
     assert plain_BP[0].tolist() == TOKENIZER.encode("the boy").tolist()
+
+
+def test_text_ends_where_a_learned_table_does():
+    (text,) = ask(["the boy"], max_new_tokens=100)
+    assert len(text.split()) <= 15  # and <s>
+    assert text.startswith(ask(["the boy"])[0])
 
 
 @pytest.mark.parametrize(

@@ -104,7 +104,31 @@ def test_run_directory(whole):
     assert meta["config"] == json.loads((whole / "config.json").read_text())
 
 
-@pytest.mark.parametrize("step", [1, 5, 9])
+def test_nothing_is_compiled_after_the_first_evaluation_and_save(tmp_path):
+    compiled, at_five = [], []
+
+    def count(event, *_, **__):
+        if event == "/jax/core/compile/backend_compile_duration":
+            compiled.append(event)
+
+    jax.monitoring.register_event_duration_secs_listener(count)
+    try:
+        train(CFG, tiny.data(), tmp_path, progress=At(5, lambda: at_five.append(len(compiled))))
+    finally:
+        jax.monitoring.unregister_event_duration_listener(count)
+    assert at_five[0] > 0
+    assert len(compiled) == at_five[0]
+
+
+def test_every_checkpoint_has_a_loss_where_the_best_are_kept(tmp_path):
+    cfg = tiny.config(
+        train__num_steps=6, train__eval_every=0, train__checkpoint_every=2, train__keep_best=1
+    )
+    train(cfg, tiny.data(), tmp_path)
+    assert [line["step"] for line in lines(tmp_path) if line["split"] == "eval"] == [2, 4, 6]
+
+
+@pytest.mark.parametrize("step", [1, 9])
 def test_a_run_cut_off_and_resumed_is_bit_equal(step, whole, tmp_path):
     with pytest.raises(Killed):
         train(CFG, tiny.data(), tmp_path, progress=At(step, kill))

@@ -1,10 +1,10 @@
 """A trained vector for each position; Gehring et al. 2017 §3.1, Radford et al. 2019."""
 
 import jax
-import jax.numpy as jnp
 
 from jaxformer.config import ModelConfig
 from jaxformer.nn import parameters
+from jaxformer.nn.linear import lookup
 from jaxformer.nn.positions.base import PositionEncoding
 
 
@@ -16,4 +16,4 @@ class Learned(PositionEncoding):
         self.table = parameters.declare(shape, parameters.scheme(cfg).embedding)
 
     def embed(self, x_BLD: jax.Array, positions_BL: jax.Array) -> jax.Array:
-        return x_BLD + self.table[...].at[positions_BL].get(mode="fill", fill_value=jnp.nan)
+        return x_BLD + lookup(self.table[...], positions_BL)

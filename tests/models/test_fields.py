@@ -1,0 +1,81 @@
+"""Every field of the model section changes the model (DESIGN §5, 14)."""
+
+import functools
+from typing import get_args, get_type_hints
+
+import jax
+import numpy as np
+import pytest
+
+from jaxformer.config import ModelConfig
+from jaxformer.models import init
+from tests.builders import apply, leaves, model_config, random_params
+
+TOKENS = np.random.default_rng(0).integers(0, 40, (4, 6)).astype(np.int32)
+SINUSOIDAL, ROPE = {"position.kind": "sinusoidal"}, {"position.kind": "rope"}
+# For each field: what selects it, and another value than the tiny config's.
+OTHER = {
+    "num_layers": ({}, 1),
+    "d_model": ({}, 8),
+    "num_heads": ({}, 2),
+    "num_kv_heads": ({}, 2),
+    "head_dim": ({}, 8),
+    "d_ff": ({}, 24),
+    "vocab_size": ({}, 41),
+    "max_length": ({}, 17),
+    "activation": ({}, "relu"),
+    "norm": ({}, "rmsnorm"),
+    "norm_placement": ({}, "sandwich"),
+    "final_norm": ({}, "false"),
+    "norm_epsilon": ({}, 0.1),
+    "attention_bias": ({}, False),
+    "feed_forward_bias": ({}, False),
+    "head_bias": ({}, True),
+    "tie_embeddings": ({}, False),
+    "scale_embeddings": ({}, True),
+    "initializer": ({}, "xavier"),
+    "scan_layers": ({}, True),
+    "layernorm.bias": ({}, False),
+    "dropout.embedding": ({}, 0.5),
+    "dropout.attention": ({}, 0.5),
+    "dropout.feed_forward": ({}, 0.5),
+    "dropout.residual": ({}, 0.5),
+    "position.kind": ({}, "rope"),
+    "position.sinusoidal.base": (SINUSOIDAL, 10.0),
+    "position.sinusoidal.layout": (SINUSOIDAL, "concatenated"),
+    "position.sinusoidal.scale": (SINUSOIDAL, 0.5),
+    "position.rope.base": (ROPE, 10.0),
+    "position.rope.layout": (ROPE, "interleaved"),
+    "position.rope.fraction": (ROPE, 0.5),
+}
+
+
+def paths(cls=ModelConfig, prefix=""):
+    for name, kind in get_type_hints(cls).items():
+        if hasattr(kind, "__dataclass_fields__"):
+            yield from paths(kind, f"{prefix}{name}.")
+        elif name != "prefix" and len(get_args(kind)) != 1:  # a single choice cannot be changed
+            yield f"{prefix}{name}"
+
+
+def test_the_table_has_every_field():
+    assert list(OTHER) == list(paths())
+
+
+@functools.cache
+def seen(**changes):
+    """Shapes, initial values, and logits with dropout on."""
+    cfg = model_config(**changes)
+    start = leaves(init(cfg, jax.random.key(0)))
+    logits = apply(cfg, random_params(cfg), TOKENS, key=jax.random.key(0)).logits
+    return {name: leaf.shape for name, leaf in start.items()}, start, np.asarray(logits)
+
+
+@pytest.mark.parametrize("path", OTHER)
+def test_a_field_does_something(path):
+    selected, value = OTHER[path]
+    before, after = seen(**selected), seen(**selected, **{path: value})
+    same_shapes = before[0] == after[0]
+    same_start = same_shapes and all((before[1][n] == after[1][n]).all() for n in before[1])
+    same_logits = before[2].shape == after[2].shape and np.allclose(before[2], after[2], atol=1e-3)
+    assert not (same_start and same_logits)
