@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 from flax import nnx
+from ml_collections import ConfigDict
 
 from configs import base
 from jaxformer.config import ModelConfig
@@ -55,12 +56,16 @@ GRID: dict[str, dict[str, dict[str, Any]]] = {
 
 def model_config(**overrides: Any) -> ModelConfig:
     """The tiny config with fields changed by path: model_config(**{'position.kind': 'rope'})."""
-    config = base.model()
-    for path, value in (TINY | overrides).items():
+    return ModelConfig.from_config_dict(change(base.model(), TINY | overrides))
+
+
+def change(config: ConfigDict, changes: Mapping[str, Any]) -> ConfigDict:
+    """Sets fields by path, in place."""
+    for path, value in changes.items():
         *parents, name = path.split(".")
         section = functools.reduce(lambda s, parent: s[parent], parents, config)
         section[name] = value
-    return ModelConfig.from_config_dict(config)
+    return config
 
 
 @functools.cache

@@ -20,8 +20,10 @@ class Visibility:
     q_segment_ids_BL: jax.Array
     k_segment_ids_BS: jax.Array
     causal: bool
-    k_prefix_BS: jax.Array | None  # bool: keys that are visible to earlier tokens too (prefix LM)
-    window: int  # attend to keys fewer than this many tokens away, the query included; 0 = all
+    k_prefix_BS: jax.Array | None = (
+        None  # bool: keys that are visible to earlier tokens too (prefix LM)
+    )
+    window: int = 0  # attend to keys fewer than this many tokens away, the query included; 0: all
 
 
 def attention_mask(visibility: Visibility) -> jax.Array:

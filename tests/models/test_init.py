@@ -39,7 +39,7 @@ ENDS = {"embedding/table": (40, 16), "final_norm/scale": (16,), "final_norm/bias
 
 
 def test_shapes_of_the_default():
-    expected = ENDS | {"position/table": (16, 16)} | layer(0) | layer(1)
+    expected = ENDS | {"position/learned/table": (16, 16)} | layer(0) | layer(1)
     assert shapes() == expected
 
 
@@ -58,7 +58,7 @@ def test_shapes_of_a_modern_decoder():
 
 
 def test_shapes_of_scanned_layers():
-    expected = ENDS | {"position/table": (16, 16)}
+    expected = ENDS | {"position/learned/table": (16, 16)}
     expected |= {n.replace("/0/", "/"): (2, *shape) for n, shape in layer(0).items()}
     assert shapes(scan_layers=True) == expected
 
