@@ -25,7 +25,8 @@ from jaxformer.evaluation.lengths import (
 )
 from jaxformer.evaluation.statistics import ratio, wilson
 from jaxformer.evaluation.suite import SuiteConfig
-from jaxformer.generation.generate import generate, room
+from jaxformer.generation.generate import generate
+from jaxformer.generation.inputs import room
 from jaxformer.generation.sampling import parse_sampler
 from jaxformer.generation.text import encode_prompts
 

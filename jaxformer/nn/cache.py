@@ -74,6 +74,24 @@ class Cache:
     def with_layers(self, layers: tuple[LayerCache, ...] | LayerCache) -> "Cache":
         return dataclasses.replace(self, layers=layers)
 
+    def take_rows(self, rows_R: jax.Array, *, with_source: bool) -> "Cache":
+        """A cache of R rows that are copies of these, which must exist.
+
+        Without `with_source` keys and values of the source stay where they are: beams of one
+        example, which trade places with each other, share them.
+        """
+        axis = 1 if isinstance(self.layers, LayerCache) else 0
+
+        def take(tree: Any, axis: int) -> Any:
+            return jax.tree.map(lambda x: jnp.take(x, rows_R, axis=axis, mode="clip"), tree)
+
+        own = {"positions_BC": self.positions_BC, "segment_ids_BC": self.segment_ids_BC}
+        own = take(own | {"length_B": self.length_B}, 0) | {"layers": take(self.layers, axis)}
+        if with_source:
+            own["source_layers"] = take(self.source_layers, axis)
+            own["source_segment_ids_BS"] = take(self.source_segment_ids_BS, 0)
+        return dataclasses.replace(self, **own)
+
     def next_positions(self, segment_ids_BL: jax.Array) -> jax.Array:
         """int32[B, L]: positions that continue each row's single document."""
         return self.length_B[:, None] + masks.order(segment_ids_BL)

@@ -9,7 +9,8 @@ from flax import nnx
 
 from jaxformer.errors import UserError
 from jaxformer.generation import Greedy, MinP, Temperature, TopP, generate
-from jaxformer.generation.generate import _generate, bucket, room
+from jaxformer.generation.generate import _generate
+from jaxformer.generation.inputs import bucket, room
 from tests import builders
 
 VOCAB, PAD = 11, 0
