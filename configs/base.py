@@ -13,6 +13,7 @@ def get_config() -> ConfigDict:
     c.seed = 0  # parameters, dropout, order of the data
     c.compute_dtype = "float32"  # of activations: float32 | bfloat16; parameters are float32
     c.model = model()
+    c.objective = objective()
     c.data = data()
     c.optimizer = optimizer()
     c.schedule = schedule()
@@ -83,16 +84,39 @@ def model() -> ConfigDict:
     return m
 
 
+def objective() -> ConfigDict:
+    o = ConfigDict()
+    # causal_lm | prefix_lm | masked_lm | seq2seq | sequence_classification | token_classification
+    o.kind = "causal_lm"
+    o.label_smoothing = 0.0  # weight taken from the target and spread evenly …
+    o.smoothing = "all"  # all classes, the target included: ε / V | others: ε / (V - 1)
+    o.z_loss = 0.0  # weight of logsumexp(logits)²
+    o.masked_lm = ConfigDict()
+    o.masked_lm.rate = 0.15  # share of a row's tokens that are predicted …
+    o.masked_lm.mask = 0.8  # … this share of them hidden behind <mask>,
+    o.masked_lm.random = 0.1  # this share replaced by a random token, the rest kept
+    return o
+
+
 def data() -> ConfigDict:
     d = ConfigDict()
-    d.source = "agreement"  # a task: agreement | text | jsonl | csv | parquet | folder | hub
+    d.source = "agreement"  # a task: agreement | text | jsonl | csv | tsv | parquet | folder | hub
     d.path = ""  # file, glob, folder or hub name; tasks have none
-    d.text_field = ""  # column that holds the text, for jsonl, csv, parquet, hub: '' = text
+    d.target_path = ""  # seq2seq of two parallel texts (.gz too): line n translates line n of path
+    d.validation_path = ""  # validation data of their own: '' = a share of those of path
+    d.validation_target_path = ""  # … and their translations
+    d.text_field = ""  # column that holds the text, for jsonl, csv, tsv, parquet, hub: '' = text
+    d.label_field = ""  # column that holds the class, or as many classes as words: '' = label
+    d.source_field = ""  # columns of seq2seq: '' = source
+    d.target_field = ""  # '' = target
+    d.columns = ""  # names of the columns of csv and tsv, e.g. 'text,label': '' = the first line
     d.pattern = ""  # which files of a folder, e.g. '*.py': '' = *
-    d.length = 20  # tokens in a row of a batch: the training context
-    d.validation_fraction = 0.1  # last documents, or the last part of a single document
-    d.add_bos = True  # each document starts with <s>
-    d.add_eos = True  # each document ends with </s>
+    d.length = 20  # tokens in a row of a batch: the training context; of seq2seq: the source's
+    d.target_length = 0  # of seq2seq: tokens in a row of targets: 0 = length
+    d.validation_fraction = 0.1  # last documents, or the end of a single one; of examples any
+    d.split_seed = 0  # which pairs or labelled examples those are
+    d.add_bos = True  # each document starts with <s>; of seq2seq: the source, targets always do
+    d.add_eos = True  # each document ends with </s>, likewise
     d.pack = False  # several documents in a row, attention kept apart by segment ids; not for tasks
     d.tokenizer = ConfigDict()
     d.tokenizer.kind = "word"  # char | byte | word | bpe (trained here) | file
@@ -106,7 +130,7 @@ def data() -> ConfigDict:
 
 def optimizer() -> ConfigDict:
     o = ConfigDict()
-    o.kind = "adamw"  # adamw
+    o.kind = "adamw"  # adamw | adam
     o.b1 = 0.9
     o.b2 = 0.999
     o.epsilon = 1e-8
@@ -116,13 +140,14 @@ def optimizer() -> ConfigDict:
 
 
 def schedule() -> ConfigDict:
-    """Fields as in optax.warmup_cosine_decay_schedule; evaluated at step + 1."""
+    """All kinds rise linearly from init_value to peak_value first; evaluated at step + 1."""
     s = ConfigDict()
-    s.kind = "warmup_cosine"  # warmup_cosine | constant
+    s.kind = "warmup_cosine"  # warmup_cosine | linear | inverse_sqrt (Noam) | wsd | constant
     s.init_value = 0.0
     s.peak_value = 3e-3
     s.warmup_steps = 200
     s.decay_steps = 0  # length of the whole schedule, warmup included: 0 = the run's steps
+    s.cooldown_steps = 0  # wsd: last steps, which fall linearly to end_value: 0 = a fifth of all
     s.end_value = 0.0
     return s
 

@@ -8,6 +8,7 @@ device is touched. Errors are `UserError`s that name the field by its path.
 
 from jaxformer.config.data import TASKS, AgreementConfig, DataConfig, TokenizerConfig
 from jaxformer.config.model import GATED, LayerSpec, ModelConfig
+from jaxformer.config.objective import MaskedLmConfig, ObjectiveConfig
 from jaxformer.config.run import (
     EvalConfig,
     MeshConfig,
@@ -25,8 +26,10 @@ __all__ = [
     "DataConfig",
     "EvalConfig",
     "LayerSpec",
+    "MaskedLmConfig",
     "MeshConfig",
     "ModelConfig",
+    "ObjectiveConfig",
     "OptimizerConfig",
     "RunConfig",
     "ScheduleConfig",

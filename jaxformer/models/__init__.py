@@ -17,13 +17,14 @@ from jaxformer.errors import UserError
 from jaxformer.models.decoder import Decoder
 from jaxformer.models.encoder import Encoder
 from jaxformer.models.encoder_decoder import EncoderDecoder
+from jaxformer.models.forward import forward
 from jaxformer.models.output import Output
 from jaxformer.nn import parameters
 
 Model = Decoder | Encoder | EncoderDecoder
 ARCHITECTURES = {"decoder": Decoder, "encoder": Encoder, "encoder_decoder": EncoderDecoder}
 
-__all__ = ["Decoder", "Encoder", "EncoderDecoder", "Model", "Output", "build", "init"]
+__all__ = ["Decoder", "Encoder", "EncoderDecoder", "Model", "Output", "build", "forward", "init"]
 
 
 def build(cfg: ModelConfig, compute_dtype: str = "float32") -> Model:

@@ -121,6 +121,7 @@ class _Log:
 
     def __init__(self, cfg: RunConfig, writer: MetricsWriter, meter: Meter, progress: Any):
         self._cfg, self._writer, self._meter, self._progress = cfg.train, writer, meter, progress
+        self._is_plain = cfg.objective.is_plain
         self._pending: tuple[int, dict[str, jax.Array], int] | None = None
         self._compiled = False
         self._known: dict[str, Any] = {}  # newest values of all kinds, for the progress line
@@ -150,6 +151,8 @@ class _Log:
             "learning_rate": values["learning_rate"],
             "skipped": values["skipped_total"],
         }
+        if not self._is_plain:
+            line["objective"] = values["total"]
         if step % self._cfg.log_every == 0 or step == self._cfg.num_steps:
             line |= self._meter.rates()
             self._writer.write(step, "train", line)

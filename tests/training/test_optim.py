@@ -51,7 +51,7 @@ def test_decay_is_chosen_by_name_never_by_rank(scan_layers):
     assert decayed[f"{layer}/attention/query/kernel"]
     assert decayed[f"{layer}/feed_forward/down/kernel"]
     assert decayed["embedding/table"]
-    assert decayed["position/table"]
+    assert decayed["position/learned/table"]
     assert not decayed[f"{layer}/attention/query/bias"]
     assert not decayed[f"{layer}/attention_norm/scale"]
     assert not decayed["final_norm/bias"]
