@@ -186,6 +186,7 @@ def test_parameters_of_llama_7b():
         norm="rmsnorm",
         activation="swiglu",
         attention_bias=False,
+        attention_output_bias=False,
         **{"feed_forward_bias": False, "tie_embeddings": False, "position.kind": "rope"},
     )
     assert count(build(cfg)) == 6_738_415_616

@@ -46,6 +46,7 @@ def test_shapes_of_the_default():
 def test_shapes_of_a_modern_decoder():
     changes = {"norm": "rmsnorm", "norm_placement": "sandwich", "activation": "swiglu"}
     changes |= {"num_kv_heads": 1, "attention_bias": False, "feed_forward_bias": False}
+    changes |= {"attention_output_bias": False}
     changes |= {"tie_embeddings": False, "head_bias": True, "position.kind": "rope"}
     norms = [
         f"{part}_{kind}" for part in ("attention", "feed_forward") for kind in ("norm", "post_norm")

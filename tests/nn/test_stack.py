@@ -7,15 +7,26 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from jaxformer.models.forward import forward
 from jaxformer.nn.cache import init_cache
 from tests.builders import graphdef, leaves, model_config, random_params
 
 TOKENS = np.random.default_rng(0).integers(0, 40, (2, 6)).astype(np.int32)
 SEGMENT_IDS = np.array([[1, 1, 1, 2, 2, 2], [1, 1, 1, 1, 0, 0]], np.int32)
+BATCH = {
+    "tokens": TOKENS,
+    "segment_ids": SEGMENT_IDS,
+    "positions": None,
+    "source": TOKENS[:, ::-1],
+    "source_segment_ids": SEGMENT_IDS,
+    "source_positions": None,
+}
 CHANGES = [
     {},
     {"position.kind": "rope", "norm_placement": "sandwich", "norm": "rmsnorm", "num_kv_heads": 2}
     | {"activation": "swiglu", "num_layers": 3},
+    {"architecture": "encoder_decoder", "num_encoder_layers": 3, "norm_placement": "post"}
+    | {"position.kind": "sinusoidal", "attention_sink": True, "qk_norm": True},
 ]
 CAPTURE = ("attention_weights", "hidden_states")
 
@@ -24,10 +35,12 @@ def unstack(stacked):
     """{'layers/a': [N, …]} as {'layers/0/a': …, …}."""
     out = {}
     for name, leaf in stacked.items():
-        if name.startswith("layers/"):
-            out |= {f"layers/{i}/{name[7:]}": leaf[i] for i in range(len(leaf))}
-        else:
-            out[name] = leaf
+        side, found, rest = name.rpartition("layers/")
+        out |= (
+            {f"{side}{found}{i}/{rest}": leaf[i] for i in range(len(leaf))}
+            if found
+            else {name: leaf}
+        )
     return out
 
 
@@ -43,8 +56,7 @@ def both(index):
         cfg = model_config(scan_layers=scan_layers, **CHANGES[index])
 
         def loss(params, cfg=cfg):
-            model = nnx.merge(graphdef(cfg), params)
-            out = model(TOKENS, SEGMENT_IDS, capture=CAPTURE)
+            out = forward(nnx.merge(graphdef(cfg), params), BATCH, capture=CAPTURE)
             real = SEGMENT_IDS[..., None] != 0
             return (jax.nn.log_softmax(out.logits) * real).var(), out
 
@@ -86,3 +98,37 @@ def test_prefill_and_decoding():
         relative(actual, expected, 2e-6, "logits")
     k_NBCGK = np.stack([layer.k for layer in logits[0][2].layers])
     relative(np.asarray(logits[1][2].layers.k), k_NBCGK, 2e-6, "cache")
+
+
+@functools.cache
+def gradients(remat, scan_layers, architecture="decoder"):
+    """Gradients with dropout on, and what the backward pass is given by the forward pass."""
+    changes = {"dropout.residual": 0.2, "dropout.attention": 0.2, "position.kind": "rope"}
+    cfg = model_config(remat=remat, scan_layers=scan_layers, architecture=architecture, **changes)
+
+    def loss(params):
+        out = forward(nnx.merge(graphdef(cfg), params), BATCH, key=jax.random.key(0))
+        return jax.nn.log_softmax(out.logits).var()
+
+    def residuals(params):
+        return jax.vjp(loss, params)[1]
+
+    params = random_params(cfg)
+    kept = sum(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(residuals, params)))
+    return leaves(jax.jit(jax.grad(loss))(params)), kept
+
+
+@pytest.mark.parametrize(
+    ("scan_layers", "architecture"),
+    [(False, "decoder"), (True, "decoder"), (True, "encoder_decoder")],
+)
+@pytest.mark.parametrize("remat", ["full", "dots"])
+def test_recomputation_changes_memory_and_no_gradient(remat, scan_layers, architecture):
+    plain, plain_kept = gradients("none", scan_layers, architecture)
+    again, kept = gradients(remat, scan_layers, architecture)
+    full_kept = gradients("full", scan_layers, architecture)[1]
+    largest = max(np.abs(leaf).max() for leaf in plain.values())
+    for name, leaf in plain.items():
+        np.testing.assert_allclose(again[name], leaf, rtol=0, atol=3e-6 * largest, err_msg=name)
+    assert kept < plain_kept
+    assert (full_kept < kept) == (remat == "dots")
