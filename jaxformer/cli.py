@@ -86,6 +86,7 @@ def _train() -> int:
     cfg = cfg.resolve(
         vocab_size=data.tokenizer.vocab_size,
         steps_per_epoch=len(data.train) / cfg.train.batch_size,
+        num_classes=len(data.classes),
     )
     if FLAGS.dry_run:
         _describe(cfg, data)
@@ -123,7 +124,7 @@ def _evaluate() -> int:
     run = load(workdir, FLAGS.step)
     if FLAGS.prompt:
         return _continue(run)
-    suite = load_suite(FLAGS.suite, run.config.data)
+    suite = load_suite(FLAGS.suite, run.config.data, run.config.objective.kind)
     lengths = parse_lengths(FLAGS.lengths) if FLAGS.lengths else ()
     out, metrics = Path(FLAGS.out or workdir / "eval"), workdir / "metrics.jsonl"
     data = open_data(run.config, workdir)

@@ -4,7 +4,11 @@ import jax
 import jax.numpy as jnp
 
 # By how much more is taken from the target for ε to be what the target loses in all.
-SPREAD = {"all": lambda num_classes: 1.0, "others": lambda num_classes: num_classes / (num_classes - 1)}
+SPREAD = {
+    "all": lambda num_classes: 1.0,
+    "others": lambda num_classes: num_classes / (num_classes - 1),
+}
+
 
 def cross_entropy(
     logits: jax.Array,

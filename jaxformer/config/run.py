@@ -11,7 +11,6 @@ from jaxformer.config.objective import ObjectiveConfig
 from jaxformer.config.section import Section, at_least, positive, refuse, unread
 from jaxformer.errors import UserError
 
-
 ENDING = ("warmup_cosine", "linear", "wsd")  # schedules that have a last step
 
 

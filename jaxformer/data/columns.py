@@ -135,7 +135,9 @@ def _parquet(path: Path, fields: Fields, _: Row) -> Iterator[Row]:
                 raise no_column(str(path), field, column, file.schema_arrow.names)
         for batch in file.iter_batches(columns=list(dict.fromkeys(fields.values()))):
             for value in batch.to_pylist():
-                yield _pick(str(path), {k: "" if v is None else v for k, v in value.items()}, fields)
+                yield _pick(
+                    str(path), {k: "" if v is None else v for k, v in value.items()}, fields
+                )
 
 
 def _pick(where: str, value: Mapping[str, Any], fields: Fields) -> Row:

@@ -68,15 +68,24 @@ def files_fingerprint(files: list[Path]) -> list[str]:
     return hashes
 
 
-def read_texts(cfg: DataConfig, files: list[Path], cache_dir: str) -> Texts:
-    """Reads all documents, keeping Arrow files in `cache_dir`, and splits them."""
-    data = read_hub(cfg) if cfg.source == "hub" else read_files(cfg, files, cache_dir)
+def read_texts(
+    cfg: DataConfig, files: list[Path], cache_dir: str, held_out: list[Path] | None = None
+) -> Texts:
+    """Reads all documents, keeping Arrow files in `cache_dir`, and splits them.
+
+    Validation is `held_out`, files of their own, or a share of the others.
+    """
+    data = _filled(read_hub(cfg) if cfg.source == "hub" else read_files(cfg, files, cache_dir), cfg)
+    if held_out:
+        return Texts(data, _filled(read_files(cfg, held_out, cache_dir), cfg))
+    return _split(data, cfg.validation_fraction)
+
+
+def _filled(data: Any, cfg: DataConfig) -> Any:
     filled = [i for i, text in enumerate(data["text"]) if text and text.strip()]
     if not filled:
         raise UserError(cfg.path, "holds no text", "give data with text in it")
-    if len(filled) < len(data):
-        data = data.select(filled)
-    return _split(data, cfg.validation_fraction)
+    return data.select(filled) if len(filled) < len(data) else data
 
 
 def _split(data: Any, fraction: float) -> Texts:

@@ -86,7 +86,7 @@ def _train(
             "version": _version(),
             "tokenizer": data.tokenizer.fingerprint,
         }
-        meter = Meter(flops_per_position(cfg.model, abstract.params, cfg.data.length), peak_flops())
+        meter = Meter(flops_per_position(cfg, abstract.params), peak_flops())
         with (
             contextlib.closing(MetricsWriter(workdir, start)) as writer,
             contextlib.closing(_loader(cfg, data, start)) as batches,
