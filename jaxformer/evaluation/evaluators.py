@@ -143,7 +143,8 @@ def validation(
 ) -> Callable[[Any], dict[str, float]]:
     """The training loop's evaluation: params -> {'loss', 'accuracy', 'tokens'} on `source`.
 
-    Classifiers have 'macro_f1' too, and their tokens are what has a class. Batches are rounded up to a multiple of the devices, which changes no result.
+    Classifiers have 'macro_f1' too, and their tokens are what has a class. Batches are rounded up
+    to a multiple of the devices, which changes no result.
     """
     shards = sharding.num_shards(mesh)
     batch_size = -(-cfg.eval.batch_size // shards) * shards
