@@ -90,15 +90,19 @@ def translate(
     length_penalty: LengthPenalty = NO_PENALTY,
     extra_tokens: int = 50,
     batch_size: int = 64,
+    add_bos: bool,
+    add_eos: bool,
 ) -> list[str]:
     """The translation of each source: greedy for a beam of 1, else beam search.
 
     A translation has at most `extra_tokens` more tokens than its source (Vaswani et al. 2017 §6.1),
-    fewer where a learned position table ends. Batches hold sources of like length; neither they nor
-    their size change a translation. Raises UserError for what the tokenizer does not know and for
-    a source longer than such a table.
+    fewer where a learned position table ends; `add_bos` and `add_eos` frame sources as in training.
+    Batches hold sources of like length; neither they nor their size change a translation. Raises
+    UserError for what the tokenizer does not know and for a source longer than such a table.
     """
-    encoded = [encode_source(tokenizer, text) for text in sources]
+    before = [tokenizer.bos_id] if add_bos else []
+    after = [tokenizer.eos_id] if add_eos else []
+    encoded = [np.concatenate([before, tokenizer.encode(text), after]) for text in sources]
     config = model.config  # pyright: ignore[reportAttributeAccessIssue]
     bound = position_bound(config)
     for row, ids in enumerate(encoded):
@@ -128,11 +132,6 @@ def translate(
         for row, ids in zip(rows, tokens, strict=False):
             texts[row] = tokenizer.decode(ids)
     return texts
-
-
-def encode_source(tokenizer: Tokenizer, text: str) -> np.ndarray:
-    """A source as the encoder was trained to see it: its tokens and </s>."""
-    return np.append(tokenizer.encode(text), tokenizer.eos_id).astype(np.int32)
 
 
 def _decode(
