@@ -144,8 +144,8 @@ def test_a_tokenizer_without_a_mask_is_refused(path, tmp_path):
     open_data(config(path, **plain), tmp_path / "plain").tokenizer.save(tmp_path / "without.json")
     file = {"data.tokenizer.kind": "file", "data.tokenizer.vocab_size": 0}
     open_data(config(path, **file, **{"data.tokenizer.path": str(tmp_path / "with.json")}), None)
+    without = config(path, **file, **{"data.tokenizer.path": str(tmp_path / "without.json")})
     with pytest.raises(UserError, match=r"objective\.kind: is masked_lm but the tokenizer has no"):
-        without = {"data.tokenizer.path": str(tmp_path / "without.json")}
-        open_data(config(path, **file, **without), None)
+        open_data(without, None)
     with pytest.raises(UserError, match="has no <mask>"):  # a workdir that was another objective's
         open_data(config(path), tmp_path / "plain")

@@ -171,9 +171,9 @@ def test_texts_that_are_no_pairs(texts, tmp_path, source, target, match):
 
 def test_a_damaged_gzip_file(texts, tmp_path):
     (tmp_path / "b.gz").write_bytes(gzip.compress(b"text\n" * 99)[:-9])
+    cfg = run_config(multi30k.get_config(), **(texts | {"data.path": str(tmp_path / "b.gz")}))
     with pytest.raises(UserError, match=r"b\.gz: cannot be read"):
-        changes = texts | {"data.path": str(tmp_path / "b.gz")}
-        open_data(run_config(multi30k.get_config(), **changes), None)
+        open_data(cfg, None)
 
 
 REVIEWS = [("good, film", "yes"), ("bad", "no"), ('so "so"\nfilm', "maybe"), ("fine", "yes")] * 5
@@ -307,7 +307,7 @@ def test_multi30k(shared_data):
         "data.tokenizer.kind": "byte",  # merges take ten seconds
         "data.tokenizer.vocab_size": 0,
     }
-    changes = {name: str(path) for name, path in paths.items()}
+    changes = {name: str(path) if path else path for name, path in paths.items()}
     data = open_data(run_config(multi30k.get_config(), **changes, **{"data.pack": False}), None)
     assert (len(data.train), len(data.validation)) == (29_000, 1_014)
 

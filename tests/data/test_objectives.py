@@ -99,7 +99,7 @@ def test_a_row_without_ordinary_tokens_hides_nothing():
 
 
 def test_seq2seq():
-    """Two pairs in a row of 12: A B C -> D E and F -> G; the decoder reads targets shifted right."""
+    """Two pairs in a row, A B C -> D E and F -> G: the decoder reads targets shifted right."""
     sources = [np.array([A, B, C, EOS]), np.array([F, EOS])]
     targets = [np.array([BOS, D, E, EOS]), np.array([BOS, G, EOS])]
     assert lists(seq2seq(sources, targets, 8, 12)) == {

@@ -1,5 +1,7 @@
 """Rows of pairs and of labelled texts from caches."""
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -54,7 +56,7 @@ def test_packing_fills_rows_and_is_a_function_of_the_seed():
 
 def test_packing_in_order_keeps_neighbours_together():
     order, bounds = pack_pairs(np.array([[3, 3, 3, 1], [1, 1, 1, 1]]), np.array([7, 9]), None)
-    assert [order[a:b].tolist() for a, b in zip(bounds[:-1], bounds[1:], strict=True)] == [
+    assert [order[a:b].tolist() for a, b in itertools.pairwise(bounds)] == [
         [0, 1, 3],
         [2],
     ]
