@@ -3,7 +3,7 @@
 import functools
 import itertools
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -122,8 +122,13 @@ def apply(cfg: ModelConfig, params: Any, *args: Any, **kwargs: Any) -> Output:
         return nnx.merge(graphdef(cfg), params)(*args, **kwargs)
 
 
-def pairwise(axes: Mapping[str, Sequence[str]]) -> list[dict[str, str]]:
-    """Few rows in which any two values of different axes meet at least once (greedily)."""
+def pairwise(
+    axes: Mapping[str, Sequence[str]], fits: Callable[[Mapping[str, str]], bool] = lambda row: True
+) -> list[dict[str, str]]:
+    """Few rows in which any two values of different axes meet at least once (greedily).
+
+    `fits` tells whether a part of a row is possible; pairs that are not are left out.
+    """
 
     def pairs(row: Mapping[str, str]) -> set[frozenset[tuple[str, str]]]:
         return {frozenset(pair) for pair in itertools.combinations(row.items(), 2)}
@@ -134,14 +139,19 @@ def pairwise(axes: Mapping[str, Sequence[str]]) -> list[dict[str, str]]:
             missing[frozenset(((a, x), (b, y)))] = None
     rows = []
     while missing:
-        row = dict(next(iter(missing)))
+        first = next(iter(missing))
+        row = dict(first)
+        if not fits(row):
+            del missing[first]
+            continue
         for name in axes:
             if name not in row:
+                values = [value for value in axes[name] if fits(row | {name: value})]
                 gains = [
                     sum(frozenset(((name, value), item)) in missing for item in row.items())
-                    for value in axes[name]
+                    for value in values
                 ]
-                row[name] = axes[name][gains.index(max(gains))]
+                row[name] = values[gains.index(max(gains))]
         missing = {pair: None for pair in missing if pair not in pairs(row)}
         rows.append({name: row[name] for name in axes})
     return rows

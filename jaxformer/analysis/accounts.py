@@ -78,11 +78,12 @@ def module_table(
     """Rows of module, shape, parameters, and a token's FLOPs, activation and cache bytes.
 
     `length` is the context that a token attends over (`source_length`: over the source; 0: the
-    same). Activations are what the backward pass keeps (Korthikanti et al. 2022 §4.1 counts the
-    same): inputs of products, norms and nonlinearities in the compute type, attention weights and
-    logits in float32, dropout masks of a byte. With `model.remat` a layer keeps its input (row
-    attention/query) and, for 'dots', the float32 results of its linear layers; what is computed
-    again for one layer at a time is not counted. The last row is the total.
+    same). Activations are what the backward pass needs (Korthikanti et al. 2022 §4.1 counts the
+    same; JAX may keep up to three times as much): inputs of products, norms and nonlinearities in
+    the compute type, attention weights and logits in float32, dropout masks of a byte. With
+    `model.remat` a layer keeps its input (row attention/query) and, for 'dots', the float32 results
+    of its linear layers; what is computed again for one layer at a time is not counted. The last
+    row is the total.
     """
     size, source_length = jnp.dtype(compute_dtype).itemsize, source_length or length
     rows: list[dict[str, Any]] = []
@@ -161,8 +162,9 @@ def _activations(part: Part, cfg: ModelConfig, length: int, size: int) -> int:
     name, shape, dropout = part.path[-1], _main_shape(part), cfg.dropout
     if part.layers and cfg.remat != "none":
         is_input = part.path[-2:] == ("attention", "query")
-        result = 4 * shape[1] if cfg.remat == "dots" and "kernel" in part.shapes else 0
-        return size * shape[0] * is_input + result
+        needed = name != "down" or cfg.norm_placement in ("post", "sandwich")  # else only added
+        dots = cfg.remat == "dots" and "kernel" in part.shapes and needed
+        return size * shape[0] * is_input + 4 * shape[-1] * dots
     if name in ("embedding", "position", "learned"):
         uses = 2 if cfg.architecture == "encoder_decoder" and cfg.share_embeddings else 1
         return uses * cfg.d_model * (dropout.embedding > 0) if name == "embedding" else 0

@@ -88,12 +88,12 @@ def test_qk_norm_by_hand():
     params = random_params(cfg)["layers"][0]["attention"]
     x_BLD = jnp.asarray(np.random.default_rng(0).normal(size=(1, 5, 16)), jnp.float32)
     out_BLD, weights_BHLS = layer(cfg, params, x_BLD)
-    q, k = (np.float64(x_BLD[0]) @ params[n]["kernel"] for n in ("query", "key"))
+    q, k = (np.float64(x_BLD[0]) @ np.float64(params[n]["kernel"]) for n in ("query", "key"))
     for h in range(4):
         qh, kh = (
             y[:, 4 * h : 4 * h + 4]
             / np.sqrt((y[:, 4 * h : 4 * h + 4] ** 2).mean(-1, keepdims=True) + 1e-5)
-            * params[name]["scale"]
+            * np.float64(params[name]["scale"])
             for y, name in ((q, "query_norm"), (k, "key_norm"))
         )
         scores = np.where(np.tri(5, dtype=bool), qh @ kh.T / 2, -np.inf)
