@@ -106,6 +106,7 @@ def evaluate(
             bound = f"model.max_length = {cfg.model.max_length}"
             text += f"\nLeft out, longer than {bound}: {left_out}\n"
         shown[f"By number of {name}"] = text
+    translations = None
     if pairs is not None:
         translations = evaluate_translations(
             run.model, run.tokenizer, pairs, suite.translation, cfg
@@ -114,7 +115,7 @@ def evaluate(
         shown[f"Translation, step {run.step}"] = translations.table()
     texts = _sample(run, suite, prompts)
     paths = _write(run, out_dir, results, shown, texts)
-    if pairs is not None:
+    if translations is not None:
         paths.append(translations.write(out_dir / "translations.txt"))
     paths += _plot(run, out_dir, by_length, metrics_path)
     return Evaluation(results, shown, texts, paths)

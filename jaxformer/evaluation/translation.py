@@ -159,8 +159,8 @@ def evaluate_translations(
 
 def bleu(translations: list[str], references: list[str]) -> tuple[float, str]:
     """sacreBLEU's corpus score, 0 to 100, with its signature (Post 2018), one reference each."""
-    import sacrebleu.metrics  # here: only translation needs it
+    from sacrebleu.metrics.bleu import BLEU as Metric  # here: only translation needs it
 
-    metric = sacrebleu.metrics.BLEU()
+    metric = Metric()
     score = metric.corpus_score(translations, [references]).score
     return score, metric.get_signature().format()
