@@ -113,7 +113,8 @@ def data() -> ConfigDict:
     d.pattern = ""  # which files of a folder, e.g. '*.py': '' = *
     d.length = 20  # tokens in a row of a batch: the training context; of seq2seq: the source's
     d.target_length = 0  # of seq2seq: tokens in a row of targets: 0 = length
-    d.validation_fraction = 0.1  # last documents, or the end of a single one; of examples any
+    # Last documents, or the end of a single one; of examples any: 0 = a tenth.
+    d.validation_fraction = 0.0
     d.split_seed = 0  # which pairs or labelled examples those are
     d.add_bos = True  # each document starts with <s>; of seq2seq: the source, targets always do
     d.add_eos = True  # each document ends with </s>, likewise
@@ -170,7 +171,7 @@ def train() -> ConfigDict:
 def evaluation() -> ConfigDict:
     e = ConfigDict()
     e.batch_size = 64
-    e.max_rows = 0  # validation rows used: 0 = all
+    e.max_rows = 0  # validation rows used: 0 = all; bits per byte are told of all only
     return e
 
 

@@ -1,10 +1,10 @@
 """Checkpoints of a run: Orbax behind our names.
 
 A checkpoint holds `state` (a TrainState as nested dicts of arrays, keyed by path) and `meta` (JSON:
-resolved config, version, tokenizer fingerprint, validation loss). Saving is asynchronous and
-atomic: a killed save leaves a temporary folder, never half a checkpoint. Restoring is strict: every
-path, shape and dtype must be the one saved, and arrays land on the shardings of the target, so a
-run may continue on another mesh.
+resolved config, version, fingerprints of tokenizer and data, validation loss). Saving is
+asynchronous and atomic: a killed save leaves a temporary folder, never half a checkpoint. Restoring
+is strict: every path, shape and dtype must be the one saved, and arrays land on the shardings of
+the target, so a run may continue on another mesh.
 """
 
 import contextlib

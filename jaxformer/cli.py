@@ -9,7 +9,6 @@ import difflib
 import os
 import re
 import runpy
-import signal
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -81,33 +80,46 @@ def _train() -> int:
     from jaxformer.data import open_data
     from jaxformer.progress import show_progress
     from jaxformer.training.loop import train
+    from jaxformer.training.workdir import locked
 
-    data = open_data(cfg, None if FLAGS.dry_run else FLAGS.workdir)
-    cfg = cfg.resolve(
-        vocab_size=data.tokenizer.vocab_size,
-        steps_per_epoch=len(data.train) / cfg.train.batch_size,
-        num_classes=len(data.classes),
-    )
     if FLAGS.dry_run:
-        _describe(cfg, data)
+        data = open_data(cfg, None)
+        _describe(cfg.resolve(**_sizes(cfg, data)), data)
         return OK
-    with show_progress(cfg.train.num_steps, cfg.train.log_every) as progress:
-        step = train(cfg, data, FLAGS.workdir, progress=progress)
+    with locked(FLAGS.workdir) as workdir:
+        data = open_data(cfg, workdir)
+        cfg = cfg.resolve(**_sizes(cfg, data))
+        with show_progress(cfg.train.num_steps, cfg.train.log_every) as progress:
+            step = train(cfg, data, workdir, progress=progress)
     print(f"trained to step {step}; metrics: {os.path.join(FLAGS.workdir, 'metrics.jsonl')}")
     return OK
 
 
+def _sizes(cfg: RunConfig, data: Any) -> dict[str, Any]:
+    """What only the data can tell a config."""
+    return {
+        "vocab_size": data.tokenizer.vocab_size,
+        "steps_per_epoch": len(data.train) / cfg.train.batch_size,
+        "num_classes": len(data.classes),
+    }
+
+
 def _describe(cfg, data) -> None:
     """Prints what --dry_run promises."""
-    from jaxformer.analysis.accounts import parameter_table
+    from jaxformer.analysis.accounts import module_table
     from jaxformer.data import describe
     from jaxformer.evaluation.report import markdown
 
     for name, value in describe(data, cfg).items():
         print(f"{name}: {value}")
-    print("\n" + markdown(parameter_table(cfg.model)))
+    length, target_length = cfg.data.length, cfg.data.target_length or cfg.data.length
+    table = module_table(
+        cfg.model, length=target_length, source_length=length, compute_dtype=cfg.compute_dtype
+    )
+    print("\n" + markdown(table))
+    of_target = f" and {target_length} of the target" if cfg.objective.has_pairs else ""
     steps, rows = cfg.train.num_steps, cfg.train.batch_size
-    print(f"{steps:,} steps of {rows} rows x {cfg.data.length} tokens")
+    print(f"{steps:,} steps of {rows} rows x {length} tokens{of_target}")
 
 
 def _evaluate() -> int:
@@ -128,6 +140,9 @@ def _evaluate() -> int:
     lengths = parse_lengths(FLAGS.lengths) if FLAGS.lengths else ()
     out, metrics = Path(FLAGS.out or workdir / "eval"), workdir / "metrics.jsonl"
     data = open_data(run.config, workdir)
+    if data.train.fingerprint != run.data:
+        what = "is not the data that this run was trained on: it has changed"
+        raise UserError(run.config.data.path or "data", what, "restore it or train a new run")
     found = evaluate(run, data, suite, out, lengths=lengths, metrics_path=metrics)
     for title, table in found.tables.items():
         print(f"{title}\n\n{table}")
@@ -255,4 +270,4 @@ def _guard(main: Callable[[], int], debug: bool) -> int:
         print(f"failed: {error}", file=sys.stderr)
         return FAILED
     except KeyboardInterrupt:
-        return 128 + signal.SIGINT
+        return FAILED

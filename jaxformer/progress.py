@@ -24,13 +24,17 @@ class Lines:
     """Prints a line now and then: for logs that are files."""
 
     def __init__(self, num_steps: int, every: int):
-        self._num_steps, self._every, self._shown = num_steps, every, 0
+        self._num_steps, self._every = num_steps, every
+        self._shown, self._eval_loss = "", None
 
     def update(self, step: int, metrics: Mapping[str, Any]) -> None:
-        if step > self._shown and (step % self._every == 0 or step == self._num_steps):
-            self._shown = step
-            line = f"step {step}/{self._num_steps} {_format(metrics)}"
-            print(line, file=sys.stderr, flush=True)
+        line = f"step {step}/{self._num_steps} {_format(metrics)}"
+        evaluated = metrics.get("eval_loss") != self._eval_loss
+        due = evaluated or step % self._every == 0 or step == self._num_steps
+        if not due or line == self._shown:
+            return
+        self._shown, self._eval_loss = line, metrics.get("eval_loss")
+        print(line, file=sys.stderr, flush=True)
 
 
 @contextlib.contextmanager

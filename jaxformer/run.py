@@ -17,12 +17,16 @@ from jaxformer.models import Decoder, abstract_params, build
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """A model with its parameters, its tokenizer, the resolved config and the step it is from."""
+    """A model with its parameters, its tokenizer, the resolved config and the step it is from.
+
+    `data` is the fingerprint of the rows that it was trained on.
+    """
 
     model: Decoder
     tokenizer: Tokenizer
     config: RunConfig
     step: int
+    data: str
 
 
 def load(workdir: str | os.PathLike[str], step: int | None = None) -> Run:
@@ -42,9 +46,10 @@ def load(workdir: str | os.PathLike[str], step: int | None = None) -> Run:
     checkpoints = Checkpoints(workdir, read_only=True)
     try:
         step, params = _restore(checkpoints, step, module)
+        data = checkpoints.meta(step).get("data", "")
     finally:
         checkpoints.close()
-    return Run(nnx.merge(graphdef, params), tokenizer, cfg, step)
+    return Run(nnx.merge(graphdef, params), tokenizer, cfg, step, data)
 
 
 def _restore(checkpoints: Checkpoints, step: int | None, module: nnx.Module) -> tuple[int, dict]:

@@ -173,7 +173,7 @@ def product() -> list[dict[str, str]]:
 
     The product of all axes has millions of rows.
     """
-    full = ("position", "placement", "norm", "heads", "layers")
+    full = ("position", "placement", "heads", "layers")
     rows = []
     for n, values in enumerate(itertools.product(*(GRID[axis] for axis in full))):
         row = dict(zip(full, values, strict=True))

@@ -26,6 +26,8 @@ os.environ.update(
     JAX_COMPILATION_CACHE_DIR=str(ROOT / ".pytest_cache" / "jax"),
     JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS="0",
     JAX_NUMPY_RANK_PROMOTION="raise",
+    # Most of a test is XLA compiling: without optimisation it takes half the time.
+    XLA_FLAGS=f"{os.environ.get('XLA_FLAGS', '')} --xla_backend_optimization_level=0".strip(),
 )
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 

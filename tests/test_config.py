@@ -162,7 +162,7 @@ def test_sequences_of_something_else(given, where):
 
 
 ROPE, SIN = {"model.position.kind": "rope"}, {"model.position.kind": "sinusoidal"}
-CONSTANT = {"schedule.kind": "constant", "schedule.warmup_steps": 0}
+CONSTANT = {"schedule.kind": "constant"}
 FILE = TEXT | {"data.tokenizer.kind": "file"}
 BPE = TEXT | {"data.tokenizer.kind": "bpe"}
 WSD = {"schedule.kind": "wsd"}
@@ -213,11 +213,12 @@ REFUSED = [
     (ROPE | {"model.position.rope.fraction": 0.0625}, "even whole number"),
     (ROPE | {"model.position.rope.fraction": 1e-9}, "even whole number"),
     ({"data.length": 1}, "2 or more"),
-    ({"data.validation_fraction": 0.0}, "between 0 and 1"),
-    ({"data.validation_fraction": 1.0}, "between 0 and 1"),
+    ({"data.validation_fraction": -0.1}, "from 0 (a tenth)"),
+    ({"data.validation_fraction": 1.0}, "from 0 (a tenth)"),
     ({"data.agreement.num_examples": 0}, "1 or more"),
     ({"data.agreement.max_modifiers": -1}, "0 or more"),
     ({"data.path": "a.txt"}, "never read"),
+    ({"data.validation_fraction": 0.2}, "never read"),
     ({"data.text_field": "text"}, "never read"),
     ({"data.pattern": "*"}, "never read"),
     ({"data.tokenizer.kind": "char"}, "brings its own words"),
@@ -225,7 +226,10 @@ REFUSED = [
     ({"data.add_eos": False}, "</s>"),
     ({"data.pack": True}, "false"),
     ({"data.source": "text", "data.path": ""}, "name the data"),
-    (TEXT | {"data.text_field": "text"}, "'jsonl', 'csv', 'parquet', 'hub'"),
+    (
+        TEXT | {"data.text_field": "text"},
+        "data.source = jsonl | csv | parquet | hub | tsv reads it",
+    ),
     (TEXT | {"data.pattern": "*.py"}, "data.source = folder"),
     (TEXT | {"data.tokenizer.path": "t.json"}, "kind = file"),
     (TEXT | {"data.tokenizer.vocab_size": 300}, "kind = bpe"),
@@ -241,7 +245,7 @@ REFUSED = [
     ({"schedule.decay_steps": 200, "schedule.warmup_steps": 200}, "warmup included"),
     (CONSTANT | {"schedule.end_value": 0.1}, "warmup_cosine, linear, wsd"),
     (CONSTANT | {"schedule.decay_steps": 9}, "warmup_cosine, linear, wsd"),
-    (CONSTANT | {"schedule.init_value": 0.1}, "warmup_steps > 0"),
+    (CONSTANT | {"schedule.warmup_steps": 0, "schedule.init_value": 0.1}, "warmup_steps > 0"),
     ({"schedule.cooldown_steps": 9}, "kind = wsd"),
     (WSD | {"schedule.decay_steps": 300, "schedule.cooldown_steps": 101}, "do not fit"),
     ({"schedule.kind": "inverse_sqrt", "schedule.end_value": 0.1}, "linear, wsd"),
@@ -288,6 +292,7 @@ REFUSED = [
     (CLASSES | {"data.target_length": 5}, "seq2seq"),
     (TEXT | {"data.target_path": "b.txt"}, "seq2seq"),
     (TEXT | {"data.split_seed": 1}, "labelled examples"),
+    (TEXT | {"data.validation_path": "v", "data.validation_fraction": 0.2}, "never read"),
     (TEXT | {"data.columns": "a,b"}, "csv, tsv"),
     (TEXT | {"data.source": "hub", "data.validation_path": "b.txt"}, "local files"),
     *(({f"data.{n}": "x"}, "never read") for n in ("validation_path", "columns")),

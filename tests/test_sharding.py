@@ -126,7 +126,7 @@ def test_losses_on_a_mesh_equal_one_device(data, fsdp, scan_layers, capfd):
         train__batch_size=16,
         train__num_microbatches=2,
         model__scan_layers=scan_layers,
-        **tiny.DROPOUT,
+        model__dropout__residual=0.3,
     )
     alone, mesh = tiny.program(cfg), sharding.make_mesh(MeshConfig(data, fsdp))
     assert mesh is not None

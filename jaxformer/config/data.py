@@ -51,6 +51,11 @@ class DataConfig(Section):
     agreement: AgreementConfig
 
     @property
+    def held_out(self) -> float:
+        """The share that is kept for validation."""
+        return self.validation_fraction or 0.1
+
+    @property
     def is_task(self) -> bool:
         return self.source in TASKS
 
@@ -62,23 +67,25 @@ class DataConfig(Section):
     def check(self) -> None:
         at_least("data", self, 2, "length")
         at_least("data", self, 0, "target_length", "split_seed")
-        if not 0 < self.validation_fraction < 1:
+        if not 0 <= self.validation_fraction < 1:
             refuse(
                 "data.validation_fraction",
                 f"is {self.validation_fraction}",
-                "give a share between 0 and 1, both excluded",
+                "give a share from 0 (a tenth) to below 1",
             )
         if self.is_task:
             self._check_task()
         else:
             if not self.path:
                 refuse("data.path", f"is empty while data.source = {self.source}", "name the data")
-            tables = self.source in ("csv", "tsv")
-            unread("data.text_field", self.text_field, self.source in TABULAR, f"of {TABULAR}")
+            reader, tables = f"data.source = {' | '.join(TABULAR)}", self.source in ("csv", "tsv")
+            unread("data.text_field", self.text_field, self.source in TABULAR, reader)
             unread("data.columns", self.columns, tables, "data.source = csv, tsv")
             unread("data.pattern", self.pattern, self.source == "folder", "data.source = folder")
             own = self.source != "hub"
             unread("data.validation_path", self.validation_path, own, "a source of local files")
+            drawn, reader = not self.validation_path, "a split of data.path"
+            unread("data.validation_fraction", self.validation_fraction, drawn, reader)
         kind, size = self.tokenizer.kind, self.tokenizer.vocab_size
         unread("data.tokenizer.path", self.tokenizer.path, kind == "file", "kind = file")
         unread("data.tokenizer.vocab_size", size, kind == "bpe", "kind = bpe")
@@ -128,7 +135,10 @@ class DataConfig(Section):
     def _check_task(self) -> None:
         at_least("data.agreement", self.agreement, 1, "num_examples")
         at_least("data.agreement", self.agreement, 0, "max_modifiers")
-        for name in ("path", "validation_path", "text_field", "columns", "pattern"):
+        for name in (
+            *("path", "validation_path", "validation_fraction"),
+            *("text_field", "columns", "pattern"),
+        ):
             unread(f"data.{name}", getattr(self, name), False, "a data.source that reads files")
         if self.tokenizer.kind != "word":
             refuse(

@@ -4,6 +4,7 @@ import csv
 import gzip
 import io
 import json
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -43,7 +44,7 @@ def read_text(path: Path) -> str:
         content = path.read_bytes()
         if path.suffix == ".gz":
             content = gzip.decompress(content)
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         reason = getattr(error, "strerror", "") or str(error) or type(error).__name__
         raise UserError(str(path), f"cannot be read ({reason})", "check the file")
     if b"\0" in content:
@@ -73,7 +74,7 @@ def _json_lines(path: Path, fields: Fields, _: Row) -> Iterator[Row]:
         where = f"{path} line {number}"
         try:
             value = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise UserError(where, f"is not JSON ({error})", "give one object a line")
         if not isinstance(value, dict):
             raise UserError(where, "is not an object", 'give lines like {"text": "…"}')
@@ -133,8 +134,17 @@ def _parquet(path: Path, fields: Fields, _: Row) -> Iterator[Row]:
         for field, column in fields.items():
             if column not in file.schema_arrow.names:
                 raise no_column(str(path), field, column, file.schema_arrow.names)
-        for batch in file.iter_batches(columns=list(dict.fromkeys(fields.values()))):
-            for value in batch.to_pylist():
+        wanted = list(dict.fromkeys(fields.values()))
+        batches = (batch.to_pylist() for batch in file.iter_batches(columns=wanted))
+        while True:
+            try:
+                batch = next(batches, None)
+            except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
+                reason = str(error).splitlines()[0]
+                raise UserError(str(path), f"is damaged ({reason})", "mend the file")
+            if batch is None:
+                return
+            for value in batch:
                 yield _pick(
                     str(path), {k: "" if v is None else v for k, v in value.items()}, fields
                 )
@@ -154,6 +164,10 @@ def _pick(where: str, value: Mapping[str, Any], fields: Fields) -> Row:
 def _text(where: str, value: Any, column: str, may_list: bool, may_count: bool) -> str:
     """Strings as they are; classes also as whole numbers; words and their classes also as lists."""
     if isinstance(value, str):
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise UserError(where, "holds half a character (a lone surrogate)", "leave it out")
         return value
     if may_count and isinstance(value, int) and not isinstance(value, bool):
         return str(value)

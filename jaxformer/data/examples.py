@@ -148,7 +148,7 @@ def _split(cfg: RunConfig, files: dict[str, tuple[list[Path], list[Path]]]) -> d
     if count == 1:
         mend = "give more, or data.validation_path"
         raise UserError(data.path, "holds a single example", mend)
-    size = min(count - 1, max(1, round(count * data.validation_fraction)))
+    size = min(count - 1, max(1, round(count * data.held_out)))
     words = np.random.Philox(key=[data.split_seed, 0]).random_raw(count)
     is_held_out = np.zeros(count, bool)
     is_held_out[np.argsort(words, kind="stable")[:size]] = True
@@ -177,7 +177,7 @@ def _names(
     """Fingerprints of the caches of a split: all that their content depends on."""
     data = cfg.data
     columns = [data.text_field, data.label_field, data.source_field, data.target_field]
-    drawn = [] if data.validation_path else [data.validation_fraction, data.split_seed]
+    drawn = [] if data.validation_path else [data.held_out, data.split_seed]
     shape = [cfg.objective.kind, data.source, *columns, data.columns, *drawn]
     special = [data.add_bos, data.add_eos]
     parts = [content, shape, special, list(classes), tokenizer.fingerprint]

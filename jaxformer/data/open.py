@@ -115,7 +115,7 @@ def _tokenise(cfg: RunConfig, workdir: Path | None) -> tuple[Tokenizer, list[Tok
 def _names(cfg: DataConfig, content: list[list[str]], tokenizer: Tokenizer) -> list[str]:
     """Fingerprints of both caches: all that their content depends on."""
     shape = [cfg.source, cfg.text_field or "text", cfg.columns]
-    shape += [] if cfg.validation_path else [cfg.validation_fraction]
+    shape += [] if cfg.validation_path else [cfg.held_out]
     special = [cfg.add_bos, cfg.add_eos]
     parts = [content, shape, special, tokenizer.fingerprint]
     return [fingerprint(*parts, split) for split in ("train", "validation")]

@@ -21,6 +21,7 @@ def read_files(cfg: DataConfig, files: list[Path], cache_dir: str) -> Any:
     from datasets.exceptions import DatasetGenerationError
 
     datasets.disable_progress_bars()
+    datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # what it logs is raised as well
     names = [str(p) for p in files]
     field = cfg.text_field or "text"
     if cfg.source == "parquet":
@@ -70,6 +71,7 @@ def read_hub(cfg: DataConfig) -> Any:
     field = cfg.text_field or "text"
     if field not in data.column_names:
         raise no_column(cfg.path, "text_field", field, data.column_names)
+    _check_type(cfg.path, field, data.data.schema.field(field).type)
     data = data.select_columns([field])
     return data.rename_column(field, "text") if field != "text" else data
 
@@ -102,13 +104,34 @@ def _read_parquet(names: list[str], field: str, cache_dir: str) -> Any:
     import datasets
     import pyarrow
     import pyarrow.parquet
+    from datasets.exceptions import DatasetGenerationError
 
+    filled: list[Any] = []  # datasets takes no file without rows
     for name in names:
         try:
-            columns = pyarrow.parquet.read_schema(name).names
-        except pyarrow.ArrowException as error:
+            with pyarrow.parquet.ParquetFile(name) as file:
+                columns, rows = file.schema_arrow, file.metadata.num_rows
+        except (pyarrow.ArrowException, OSError) as error:
             raise UserError(name, f"is not a parquet file ({error})", "name one")
-        if field not in columns:
-            raise no_column(name, "text_field", field, columns)
-    data = datasets.Dataset.from_parquet(list[Any](names), cache_dir=cache_dir, columns=[field])
+        if field not in columns.names:
+            raise no_column(name, "text_field", field, columns.names)
+        _check_type(name, field, columns.field(field).type)
+        filled += [name] if rows else []
+    if not filled:
+        raise UserError(", ".join(names), "holds no text", "give data with text in it")
+    try:
+        data = datasets.Dataset.from_parquet(filled, cache_dir=cache_dir, columns=[field])
+    except DatasetGenerationError as error:
+        reason = str(error.__cause__ or error).splitlines()[0]
+        raise UserError(", ".join(names), f"is damaged ({reason})", "mend the file")
     return data.rename_column(field, "text") if field != "text" else data
+
+
+def _check_type(where: str, field: str, kind: Any) -> None:
+    """Refuses a column of an Arrow type that is not text."""
+    import pyarrow
+
+    value = kind.value_type if pyarrow.types.is_dictionary(kind) else kind
+    is_text = pyarrow.types.is_string(value) or pyarrow.types.is_large_string(value)
+    if not (is_text or pyarrow.types.is_null(value)):
+        raise UserError(where, f"has {kind} in column {field!r}, not text", "set data.text_field")

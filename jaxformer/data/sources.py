@@ -75,16 +75,18 @@ def read_texts(
 
     Validation is `held_out`, files of their own, or a share of the others.
     """
-    data = _filled(read_hub(cfg) if cfg.source == "hub" else read_files(cfg, files, cache_dir), cfg)
+    data = read_hub(cfg) if cfg.source == "hub" else read_files(cfg, files, cache_dir)
+    data = _filled(data, cfg.path)
     if held_out:
-        return Texts(data, _filled(read_files(cfg, held_out, cache_dir), cfg))
-    return _split(data, cfg.validation_fraction)
+        validation = read_files(cfg, held_out, cache_dir)
+        return Texts(data, _filled(validation, cfg.validation_path))
+    return _split(data, cfg.held_out)
 
 
-def _filled(data: Any, cfg: DataConfig) -> Any:
+def _filled(data: Any, path: str) -> Any:
     filled = [i for i, text in enumerate(data["text"]) if text and text.strip()]
     if not filled:
-        raise UserError(cfg.path, "holds no text", "give data with text in it")
+        raise UserError(path, "holds no text", "give data with text in it")
     return data.select(filled) if len(filled) < len(data) else data
 
 
@@ -100,7 +102,7 @@ def _split(data: Any, fraction: float) -> Texts:
     text = data[0]["text"]
     cut = int(len(text) * (1 - fraction))
     line = text.rfind("\n", 0, cut) + 1
-    if line > cut - max(1000, len(text) // 100):  # near enough to the share asked for
+    if line > cut - max(100, len(text) // 100):  # near enough to the share asked for
         cut = line or cut
     parts = ({"text": [part]} for part in (text[:cut], text[cut:]))
     return Texts(*(datasets.Dataset.from_dict(part, features=features()) for part in parts))

@@ -122,7 +122,12 @@ class Tokenizer:
                 self._refuse("words", _words(self._backend, group), self._try)
                 raise
             for encoding in encodings:
-                yield np.array(encoding.ids, np.int32)
+                ids = np.array(encoding.ids, np.int32)
+                if self.kind == "word" and ids.size and ids.min() < len(SPECIAL):
+                    # A vocabulary of words cannot tell the text "<s>" from the token.
+                    words = [SPECIAL[i] for i in sorted(set(ids[ids < len(SPECIAL)].tolist()))]
+                    self._refuse("words", words, lambda _: -1)
+                yield ids
 
     def _check_dropped(self, texts: list[str]) -> None:
         """BPE without an unknown token leaves out what it does not know: refuses that."""

@@ -1,7 +1,7 @@
 """What a run keeps of its data: the tokenizer and the names of the classes.
 
 Both are written once and used ever after, so that a resumed run and an evaluation have the ids that
-the model was trained on.
+the model was trained on. What a refused start left behind binds nobody.
 """
 
 import json
@@ -14,11 +14,16 @@ from jaxformer.data.tokenizers import Tokenizer
 from jaxformer.errors import UserError
 
 
+def started(workdir: Path) -> bool:
+    """Whether a run has begun here: training writes its config once nothing is refused."""
+    return (workdir / "config.json").exists()
+
+
 def saved_tokenizer(cfg: DataConfig, workdir: Path | None) -> Tokenizer | None:
     """The tokenizer of an earlier start of this run; UserError if the config asks for another."""
-    if workdir is None or not (workdir / "tokenizer.json").exists():
+    path = None if workdir is None else workdir / "tokenizer.json"
+    if path is None or not started(path.parent) or not path.exists():
         return None
-    path = workdir / "tokenizer.json"
     saved, asked = Tokenizer.load(path), cfg.tokenizer
     if asked.kind == "file":
         if os.path.exists(asked.path):
@@ -34,7 +39,7 @@ def saved_tokenizer(cfg: DataConfig, workdir: Path | None) -> Tokenizer | None:
 def keep_tokenizer(tokenizer: Tokenizer, workdir: Path) -> None:
     """Saves the tokenizer, or checks that it is the one saved before."""
     path = workdir / "tokenizer.json"
-    if not path.exists():
+    if not started(workdir):
         workdir.mkdir(parents=True, exist_ok=True)
         tokenizer.save(path)
     elif Tokenizer.load(path).fingerprint != tokenizer.fingerprint:
@@ -62,7 +67,7 @@ def check_special(cfg: RunConfig, tokenizer: Tokenizer) -> None:
 def saved_classes(workdir: Path | None) -> tuple[str, ...]:
     """The names of the classes of an earlier start of this run; () if there are none."""
     path = None if workdir is None else workdir / "classes.json"
-    if path is None or not path.exists():
+    if path is None or not started(path.parent) or not path.exists():
         return ()
     try:
         return tuple(map(str, json.loads(path.read_text(encoding="utf-8"))))
@@ -73,7 +78,7 @@ def saved_classes(workdir: Path | None) -> tuple[str, ...]:
 def keep_classes(classes: Sequence[str], workdir: Path) -> None:
     """Saves the names of the classes, whole or not at all."""
     path = workdir / "classes.json"
-    if not path.exists():
+    if not (started(workdir) and path.exists()):
         workdir.mkdir(parents=True, exist_ok=True)
         temporary = workdir / f"classes.json.{os.getpid()}.tmp"
         names = json.dumps(list(classes), ensure_ascii=False, indent=1)

@@ -23,7 +23,7 @@ from jaxformer.evaluation.lengths import (
     parse_lengths,
     trained_up_to,
 )
-from jaxformer.evaluation.statistics import ratio, wilson
+from jaxformer.evaluation.statistics import wilson
 from jaxformer.evaluation.suite import SuiteConfig
 from jaxformer.evaluation.translation import (
     BLEU,
@@ -91,10 +91,11 @@ def evaluate(
     batches = evaluation_batches(data.validation, cfg.eval.batch_size, cfg.eval.max_rows)
     overall = evaluate_batches(on_rows, graphdef, params, batches) if on_rows else {}
     by_length = evaluate_lengths(evaluators, graphdef, params, drawn, cfg)
-    bytes_per_token = ratio(data.validation.num_bytes, data.validation.num_tokens)
-    results = tables.records("validation", None, overall, bytes_per_token)
+    is_whole = "loss" in overall and overall["loss"].weight == data.validation.num_tokens
+    num_bytes = data.validation.num_bytes if is_whole else 0
+    results = tables.records("validation", None, overall, num_bytes)
     for length, totals in by_length.items():
-        results += tables.records("test", length, totals, 0.0)
+        results += tables.records("test", length, totals, 0)
     shown = {}
     if overall:
         shown[f"Validation, step {run.step}"] = report.markdown(tables.overall(results))
@@ -160,6 +161,7 @@ def _prompts(run: Run, data: Data, suite: SuiteConfig) -> tuple[np.ndarray, np.n
     else:
         row = data.validation.row(0, 0)
         real = min(FIRST_TOKENS, int((row["segment_ids"] == row["segment_ids"][0]).sum()))
+        real = room(run.config.model, 1, real)  # one fewer than a learned table holds
         tokens_BP, lengths_B = row["tokens"][None, :real], np.array([real], np.int32)
     for text, length in zip(suite.samples.prompts, lengths_B, strict=False):
         if count and room(run.config.model, int(length), 1) < 1:
@@ -183,7 +185,7 @@ def _sample(run: Run, suite: SuiteConfig, prompts: tuple[np.ndarray, np.ndarray]
         eos_id=run.tokenizer.eos_id,
         pad_id=run.tokenizer.pad_id,
     )
-    rows = zip(tokens_BP, lengths_B, out.tokens_BT, out.lengths_B, strict=True)
+    rows = zip(tokens_BP, lengths_B, out.tokens, out.lengths, strict=True)
     return [run.tokenizer.decode(np.concatenate([p[:n], t[:m]])) for p, n, t, m in rows]
 
 

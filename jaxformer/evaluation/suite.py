@@ -36,9 +36,9 @@ class SamplesConfig(Section):
 
 @dataclasses.dataclass(frozen=True)
 class SuiteConfig(Section):
-    prefix: ClassVar[str] = "suite"
-
     """What to evaluate; the files in configs/eval/ say what each field means."""
+
+    prefix: ClassVar[str] = "suite"
 
     evaluators: tuple[str, ...]
     lengths: str

@@ -12,9 +12,12 @@ PER_EXAMPLE = ("exact_match", "agreement")  # of independent examples: these hav
 
 
 def records(
-    split: str, length: int | None, totals: Mapping[str, Total], bytes_per_token: float
+    split: str, length: int | None, totals: Mapping[str, Total], num_bytes: int
 ) -> list[dict[str, Any]]:
-    """Long rows: one a metric. `low` and `high` are Wilson's 95 % interval of a share."""
+    """Long rows: one a metric. `low` and `high` are Wilson's 95 % interval of a share.
+
+    `num_bytes` is what the evaluated tokens stand for, 0 where that is not known.
+    """
     empty = "" if length is None else length
     rows = []
 
@@ -28,9 +31,8 @@ def records(
         add(name, total.mean, total.weight, *interval)
         if name == "loss":
             add("perplexity", math.exp(min(total.mean, 700.0)), total.weight)
-            if bytes_per_token:
-                bits = total.mean / math.log(2) / bytes_per_token
-                add("bits_per_byte", bits, total.weight * bytes_per_token)
+            if num_bytes:
+                add("bits_per_byte", total.sum / math.log(2) / num_bytes, num_bytes)
     return rows
 
 

@@ -22,15 +22,15 @@ from jaxformer.nn.cache import Cache
 
 @dataclasses.dataclass(frozen=True)
 class Generated:
-    """New tokens only, without the prompt.
+    """New tokens only, without the prompt: tokens int32[B, T], lengths int32[B], logprobs [B, T].
 
-    `lengths_B` counts the end-of-sequence token; after it `tokens_BT` is padding and `logprobs_BT`
-    is 0. Log-probabilities are of the model's own distribution: before temperature and filters.
+    `lengths` counts the end-of-sequence token; after it `tokens` is padding and `logprobs` is 0.
+    Log-probabilities are of the model's own distribution: before temperature and filters.
     """
 
-    tokens_BT: np.ndarray
-    lengths_B: np.ndarray
-    logprobs_BT: np.ndarray
+    tokens: np.ndarray
+    lengths: np.ndarray
+    logprobs: np.ndarray
 
 
 class _Carry(NamedTuple):
@@ -88,9 +88,9 @@ def generate(
         new=bucket(longest),
     )
     return Generated(
-        tokens_BT=np.asarray(tokens_BT)[:, :longest],
-        lengths_B=np.asarray(lengths_B),
-        logprobs_BT=np.asarray(logprobs_BT)[:, :longest],
+        tokens=np.asarray(tokens_BT)[:, :longest],
+        lengths=np.asarray(lengths_B),
+        logprobs=np.asarray(logprobs_BT)[:, :longest],
     )
 
 

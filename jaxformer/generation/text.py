@@ -76,8 +76,8 @@ def continue_text(
         pad_id=tokenizer.pad_id,
     )
     return [
-        tokenizer.decode(np.concatenate([tokens_BP[row, :p], out.tokens_BT[row, :n]]))
-        for row, (p, n) in enumerate(zip(lengths_B, out.lengths_B, strict=True))
+        tokenizer.decode(np.concatenate([tokens_BP[row, :p], out.tokens[row, :n]]))
+        for row, (p, n) in enumerate(zip(lengths_B, out.lengths, strict=True))
     ]
 
 
@@ -156,7 +156,7 @@ def _decode(
             bos_id=tokenizer.bos_id,
             pad_id=tokenizer.pad_id,
         )
-        return [ids[:n] for ids, n in zip(out.tokens_BT, out.lengths_B, strict=True)]
+        return [ids[:n] for ids, n in zip(out.tokens, out.lengths, strict=True)]
     found = beam_search(
         model,
         source_BS=source_BS,

@@ -44,7 +44,11 @@ class Embedding(nnx.Module):
 def lookup(table_VD: jax.Array, ids_BL: jax.Array) -> jax.Array:
     """Rows [B, L, D] of a table; an id outside of it gives NaN, never a clamped row."""
     # Looking up in a table sharded over D makes XLA rematerialise activations; gather it first.
-    return sharding.replicate(table_VD).at[ids_BL].get(mode="fill", fill_value=jnp.nan)
+    return (
+        sharding.replicate(table_VD)
+        .at[ids_BL]
+        .get(mode="fill", fill_value=jnp.nan, wrap_negative_indices=False)
+    )
 
 
 def affine(

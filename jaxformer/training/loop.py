@@ -67,6 +67,18 @@ def _train(
                 "raise it or use another --workdir",
             )
         start, state = saved.restore_latest(abstract) or (0, None)
+        meta = {
+            "config": cfg.to_dict(),
+            "version": _version(),
+            "tokenizer": data.tokenizer.fingerprint,
+            "data": data.train.fingerprint,
+        }
+        if state is not None and saved.meta(start).get("data") != meta["data"]:
+            raise UserError(
+                f"workdir {workdir}",
+                "holds a run on other data: what the data fields name has changed since",
+                "bring it back or use another --workdir",
+            )
         save_config(workdir, cfg)
         if start == end:
             _say(f"{workdir} is finished: it has its {end} steps")
@@ -81,12 +93,8 @@ def _train(
             out_shardings=(shardings_of(abstract), None),
         )
         evaluate = validation(cfg, graphdef, data.validation, mesh)
-        meta = {
-            "config": cfg.to_dict(),
-            "version": _version(),
-            "tokenizer": data.tokenizer.fingerprint,
-        }
-        meter = Meter(flops_per_position(cfg, abstract.params), peak_flops())
+        flops = flops_per_position(cfg, abstract.params)
+        meter = Meter(flops, peak_flops(mesh.size if mesh else 1))
         with (
             contextlib.closing(MetricsWriter(workdir, start)) as writer,
             contextlib.closing(_loader(cfg, data, start)) as batches,
@@ -97,7 +105,7 @@ def _train(
                 batch = next(batches)
                 meter.waited(time.perf_counter() - asked)
                 state, metrics = step_fn(state, put_batch(mesh, batch))
-                log.step(step, metrics, batch["tokens"].size)
+                log.step(step, metrics)
                 stopping = stop.name  # read once: it may change at any time
                 due = step == end or _due(step, every.checkpoint_every)
                 evaluates = step == end or _due(step, every.eval_every) or (due and every.keep_best)
@@ -121,14 +129,16 @@ class _Log:
 
     def __init__(self, cfg: RunConfig, writer: MetricsWriter, meter: Meter, progress: Any):
         self._cfg, self._writer, self._meter, self._progress = cfg.train, writer, meter, progress
+        length = cfg.data.target_length or cfg.data.length
+        self._positions = cfg.train.batch_size * length  # of all processes together
         self._is_plain = cfg.objective.is_plain
-        self._pending: tuple[int, dict[str, jax.Array], int] | None = None
+        self._pending: tuple[int, dict[str, jax.Array]] | None = None
         self._compiled = False
         self._known: dict[str, Any] = {}  # newest values of all kinds, for the progress line
 
-    def step(self, step: int, metrics: dict[str, jax.Array], positions: int) -> None:
+    def step(self, step: int, metrics: dict[str, jax.Array]) -> None:
         self.flush()
-        self._pending = step, metrics, positions
+        self._pending = step, metrics
         if not self._compiled:  # the first step's time is the compiler's
             self.flush()
             self._meter.reset()
@@ -138,11 +148,11 @@ class _Log:
         """Reports the pending step; raises TrainingFailed after too many skipped updates."""
         if self._pending is None:
             return
-        step, metrics, positions = self._pending
+        step, metrics = self._pending
         self._pending = None
         values = {name: value.item() for name, value in jax.device_get(metrics).items()}
         weight = values["weight"]
-        self._meter.add(weight, positions)
+        self._meter.add(weight, self._positions)
         line = {
             "loss": values["loss"] / weight if weight else 0.0,
             "tokens": round(weight) if math.isfinite(weight) else weight,

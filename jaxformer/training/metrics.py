@@ -141,8 +141,8 @@ def flops_per_position(cfg: RunConfig, abstract_params: Any) -> float:
     return on_target + encoder * length / target_length
 
 
-def peak_flops() -> float:
-    """FLOP/s of all devices together; 0 where the kind is not in the table.
+def peak_flops(num_devices: int) -> float:
+    """FLOP/s of the devices of a run together; 0 where the kind is not in the table.
 
     CPU devices, real or faked, share one machine: a float32 matrix product is timed once.
     """
@@ -151,7 +151,7 @@ def peak_flops() -> float:
         return _measured_flops()
     for kind, flops in PEAK_FLOPS.items():
         if device.device_kind.startswith(kind):
-            return flops * jax.device_count()
+            return flops * num_devices
     return 0.0
 
 

@@ -18,27 +18,39 @@ MUTABLE = (
     "train.checkpoint_every",
     "train.keep_latest",
     "train.keep_best",
+    "train.max_skipped_steps",
     "eval.",
     "mesh.",
 )
+
+
+_held: set[Path] = set()
+
+
+def writable(workdir: str | os.PathLike[str]) -> Path:
+    """Makes the directory where it is missing; raises UserError where it cannot be written."""
+    path = Path(workdir).absolute()
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        with open(path / ".lock", "a", encoding="utf-8"):
+            return path
+    except OSError as error:
+        what = f"cannot be written ({error.strerror or error})"
+        raise UserError(f"workdir {path}", what, "choose another --workdir") from error
 
 
 @contextlib.contextmanager
 def locked(workdir: str | os.PathLike[str]) -> Iterator[Path]:
     """Makes the directory and holds it for this process; the lock ends with the process.
 
+    A process that holds it may take it again within.
     Raises UserError where it cannot be written or another process holds it.
     """
-    path = Path(workdir).absolute()
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-        file = open(path / ".lock", "a+", encoding="utf-8")  # noqa: SIM115
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise UserError(
-            f"workdir {path}", f"cannot be written ({reason})", "choose another --workdir"
-        ) from error
-    with file:
+    path = writable(workdir)
+    if path in _held:
+        yield path
+        return
+    with open(path / ".lock", "a+", encoding="utf-8") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -52,7 +64,11 @@ def locked(workdir: str | os.PathLike[str]) -> Iterator[Path]:
         file.truncate()
         file.write(f"{os.getpid()}\n")
         file.flush()
-        yield path
+        _held.add(path)
+        try:
+            yield path
+        finally:
+            _held.discard(path)
 
 
 def check_restart(workdir: Path, cfg: RunConfig) -> None:

@@ -85,8 +85,20 @@ def test_merges_come_from_training_documents_only(folder):
     assert char.tokenizer.encode("zebra").all()  # symbols are listed from all documents
 
 
+def begin(workdir):
+    """What training does next: from then on the run is bound to its tokenizer."""
+    (workdir / "config.json").touch()
+
+
+def test_a_refused_start_binds_nobody(path, tmp_path):
+    open_data(config(path, **{"data.tokenizer.kind": "byte"}), tmp_path / "run")
+    data = open_data(config(path), tmp_path / "run")
+    assert data.tokenizer.kind == Tokenizer.load(tmp_path / "run" / "tokenizer.json").kind == "bpe"
+
+
 def test_second_start_reads_no_text(path, tmp_path, monkeypatch):
     first = open_data(config(path), tmp_path / "run")
+    begin(tmp_path / "run")
     monkeypatch.setattr(module, "read_texts", None)
     monkeypatch.setattr(module, "make_tokenizer", None)
     second = open_data(config(path), tmp_path / "run")
@@ -99,6 +111,7 @@ def test_second_start_reads_no_text(path, tmp_path, monkeypatch):
 
 def test_changed_text_is_tokenised_again_with_the_saved_tokenizer(path, tmp_path):
     first = open_data(config(path), tmp_path / "run")
+    begin(tmp_path / "run")
     path.write_text(LINES + "zzzz zzzz zzzz\n" * 50)
     second = open_data(config(path), tmp_path / "run")
     assert second.tokenizer.fingerprint == first.tokenizer.fingerprint
@@ -190,6 +203,7 @@ def test_text_shorter_than_the_context(tmp_path):
 
 def test_saved_tokenizer_that_contradicts_the_config(path, tmp_path):
     open_data(config(path), tmp_path / "run")
+    begin(tmp_path / "run")
     for changes, match in (
         ({"data.tokenizer.kind": "char"}, r"data\.tokenizer\.kind: asks .* is of kind bpe"),
         ({"data.tokenizer.vocab_size": 261}, r"data\.tokenizer\.vocab_size: asks .* tokens"),
@@ -208,6 +222,7 @@ def test_saved_tokenizer_that_contradicts_the_config(path, tmp_path):
 def test_text_that_the_saved_tokenizer_does_not_know(path, tmp_path):
     char = {"data.tokenizer.kind": "char"}
     open_data(config(path, **char), tmp_path / "run")
+    begin(tmp_path / "run")
     path.write_text(LINES + "ÄÖ\n" * 9)
     with pytest.raises(UserError, match=r"text\.txt: holds characters .* 'Ä', 'Ö'"):
         open_data(config(path, **char), tmp_path / "run")

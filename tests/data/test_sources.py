@@ -52,6 +52,12 @@ def test_far_line_break_does_not_shift_the_split(tmp_path):
     assert len(validation) == pytest.approx(20_000, abs=1)
 
 
+def test_far_line_break_does_not_shift_the_split_of_a_short_text(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_text("x" * 499 + "\n" + "y" * 1000)
+    assert read("text", path, validation_fraction=0.1)[1] == ["y" * 150]
+
+
 @pytest.mark.parametrize(
     ("count", "fraction", "held_out"), [(10, 0.1, 1), (2, 0.9, 1), (9, 0.5, 4)]
 )

@@ -53,6 +53,15 @@ def test_literal_ids():
     assert word_tokenizer(["b", "a"]).encode("a b").tolist() == [4, 3]
 
 
+def test_special_tokens_are_no_words():
+    """Other kinds spell them; a vocabulary of words has no other id for them."""
+    for text in ("a </s> <s> b", "<pad>"):
+        with pytest.raises(UserError, match="words that the tokenizer does not know: '<"):
+            make("word", text, "a b").encode(text)
+    with pytest.raises(UserError, match="does not know: '<s>', leave"):
+        word_tokenizer(["b", "a"]).encode("<s> a b")
+
+
 def test_word_normalises_white_space():
     tokenizer = make("word", TEXT)
     assert tokenizer.decode(tokenizer.encode(" To  be,\n")) == "To be,"

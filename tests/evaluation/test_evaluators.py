@@ -121,7 +121,7 @@ def test_teacher_forced_exact_match_is_that_of_greedy_generation():
     own = answer(prompts, lengths)
     rows, expected = [], []
     for b in range(count):
-        wanted = own.tokens_BT[b, : own.lengths_B[b]].copy()
+        wanted = own.tokens[b, : own.lengths[b]].copy()
         if b % 3 == 1:
             place = rng.integers(len(wanted))
             wanted[place] = (wanted[place] + 1) % VOCAB
@@ -134,7 +134,7 @@ def test_teacher_forced_exact_match_is_that_of_greedy_generation():
         row = causal_lm(tokens, (np.arange(LENGTH + 2) < end).astype(np.int32))
         row["weights"][: lengths[b] - 1] = 0  # the prompt is not supervised
         rows.append(row)
-        out = own.tokens_BT[b, : len(wanted)]
+        out = own.tokens[b, : len(wanted)]
         expected.append(bool(len(out) == len(wanted) and (out == wanted).all()))
     found = totals(["exact_match"], Rows(rows))["exact_match"]
     assert found == (sum(expected), count)

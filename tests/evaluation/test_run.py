@@ -16,11 +16,11 @@ from jaxformer.evaluation.suite import load_suite
 from tests import builders
 
 
-def make_run(position="learned", **changes):
+def make_run(position="learned", max_length=24, **changes):
     """An untrained run and its data; `changes` to the config of the data."""
     config = base.get_config()
     config.data.agreement.num_examples = 50
-    config.model.update(num_layers=1, d_model=16, max_length=24)
+    config.model.update(num_layers=1, d_model=16, max_length=max_length)
     config.model.position.kind = position
     config.eval.update(batch_size=32, max_rows=40)
     config.data.update(changes)
@@ -33,7 +33,7 @@ def make_run(position="learned", **changes):
 
 def small_suite(run, **changes):
     suite = load_suite("", run.config.data)
-    samples = dataclasses.replace(suite.samples, count=2, max_new_tokens=40)
+    samples = dataclasses.replace(suite.samples, count=2, max_new_tokens=40, sampler="greedy")
     return dataclasses.replace(suite, num_examples=20, samples=samples, **changes)
 
 
@@ -83,27 +83,41 @@ def test_lengths_asked_for_must_fit_a_learned_table(tmp_path):
     assert not (tmp_path / "eval").exists()
     run, data = make_run("rope")
     suite = small_suite(run, evaluators=("agreement",))
-    found = evaluate(run, data, suite, tmp_path / "eval", lengths=(8, 0))
-    assert [row["length"] for row in found.results] == [0, 8]
+    suite = dataclasses.replace(suite, samples=dataclasses.replace(suite.samples, count=0))
+    found = evaluate(run, data, suite, tmp_path / "eval", lengths=(8, 7))
+    assert [row["length"] for row in found.results] == [7, 8]
+    assert not found.samples
 
 
 def test_text_suite_continues_the_data_and_counts_bits_per_byte(tmp_path):
     path = tmp_path / "text.txt"
-    path.write_text("To be, or not to be, that is the question:\n" * 40)
+    path.write_text("Être, ou ne pas être : là est la question\n" * 40, encoding="utf-8")
     run, data = make_run(
         source="text",
         path=str(path),
-        add_bos=False,
-        add_eos=False,
         tokenizer={"kind": "char", "path": "", "vocab_size": 0},
     )
     found = evaluate(run, data, small_suite(run), tmp_path / "eval")
     values = {row["metric"]: row["value"] for row in found.results}
-    # A character is a byte here: bits per byte are the loss in bits.
-    assert values["bits_per_byte"] == pytest.approx(values["loss"] / 0.693147, rel=1e-5)
+    # Four lines of 42 characters and </s>, which is no byte; 3 of each line's characters have two.
+    bits, tokens, size = values["loss"] / 0.693147, 4 * 42 + 1, 4 * 45
+    assert values["bits_per_byte"] == pytest.approx(bits * tokens / size, rel=1e-5)
+    few = dataclasses.replace(run.config.eval, max_rows=2)
+    run.config = dataclasses.replace(run.config, eval=few)
+    part = evaluate(run, data, small_suite(run), tmp_path / "eval")
+    assert "bits_per_byte" not in {row["metric"] for row in part.results}
     first = data.tokenizer.decode(data.validation.row(0, 0)["tokens"][:8])
     assert len(found.samples) == 2
     assert all(text.startswith(first) and 8 <= len(text) <= 24 for text in found.samples)
+
+
+def test_first_tokens_leave_room_in_a_full_learned_table(tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_text("To be, or not to be, that is the question:\n" * 40)
+    char = {"kind": "char", "path": "", "vocab_size": 0}
+    run, data = make_run(source="text", path=str(path), length=6, max_length=6, tokenizer=char)
+    found = evaluate(run, data, small_suite(run), tmp_path / "eval")
+    assert len(found.samples) == 2
 
 
 def test_what_the_data_does_not_have_is_refused(tmp_path):

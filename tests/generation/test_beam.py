@@ -291,9 +291,9 @@ def test_a_beam_of_one_is_greedy_generation(architecture):
         beam_size=1,
         length_penalty=LengthPenalty("power", 2.0),
     )
-    np.testing.assert_array_equal(found.tokens_BNT[:, 0], greedy.tokens_BT)
-    np.testing.assert_array_equal(found.lengths_BN[:, 0], greedy.lengths_B)
-    np.testing.assert_allclose(found.logprobs_BN[:, 0], greedy.logprobs_BT.sum(1), rtol=1e-5)
+    np.testing.assert_array_equal(found.tokens_BNT[:, 0], greedy.tokens)
+    np.testing.assert_array_equal(found.lengths_BN[:, 0], greedy.lengths)
+    np.testing.assert_allclose(found.logprobs_BN[:, 0], greedy.logprobs.sum(1), rtol=1e-5)
 
 
 @pytest.mark.parametrize("architecture", ["decoder", "encoder_decoder"])

@@ -165,10 +165,11 @@ def test_a_position_beyond_the_learned_table_gives_nan():
     assert np.isfinite(apply(cfg, _params(cfg), tokens(4, 6)).logits).all()
 
 
-def test_a_token_beyond_the_vocabulary_gives_nan():
+@pytest.mark.parametrize("token", [40, -1])
+def test_a_token_outside_the_vocabulary_gives_nan(token):
     cfg = grid_config({"position": "none"})
     tokens_BL = tokens(4, 6)
-    tokens_BL[1, 5] = 40
+    tokens_BL[1, 5] = token
     is_nan_BL = np.isnan(apply(cfg, _params(cfg), tokens_BL).logits).any(-1)
     assert is_nan_BL[1, 5]
     assert not is_nan_BL[[0, 2, 3]].any()

@@ -255,6 +255,14 @@ def test_a_restart_that_cannot_be_is_refused_and_changes_nothing(changes, words,
     assert files(whole) == before
 
 
+def test_a_restart_on_other_data_is_refused_and_changes_nothing(whole):
+    before, data = files(whole), tiny.data()
+    data.train = tiny.Rows(fingerprint="other rows")
+    with pytest.raises(UserError, match="holds a run on other data"):
+        train(CFG, data, whole)
+    assert files(whole) == before
+
+
 def test_microbatches_must_spread_over_the_mesh(tmp_path):
     cfg = tiny.config(mesh__data=-1, train__num_microbatches=2)
     with pytest.raises(UserError, match=r"train.batch_size: 8 rows do not divide evenly over 8"):

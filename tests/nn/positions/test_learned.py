@@ -12,9 +12,9 @@ def test_rows_of_the_table_are_added():
     cfg = model_config(d_model=4, max_length=3, **{"position.kind": "learned"})
     table_VD = jnp.arange(12.0).reshape(3, 4)
     encoding = nnx.merge(nnx.split(Learned(cfg))[0], {"table": table_VD})
-    sum_BLD = encoding.embed(jnp.ones((1, 4, 4)), jnp.array([[2, 0, 1, 3]]))
+    sum_BLD = encoding.embed(jnp.ones((1, 5, 4)), jnp.array([[2, 0, 1, 3, -1]]))
     np.testing.assert_array_equal(sum_BLD[0, :3], 1 + np.asarray(table_VD)[[2, 0, 1]])
-    assert np.isnan(sum_BLD[0, 3]).all()
+    assert np.isnan(sum_BLD[0, 3:]).all()
 
 
 def test_none_changes_nothing():

@@ -1,0 +1,1 @@
+"""Evaluation: evaluators, quality by length, intervals, tables and plots."""

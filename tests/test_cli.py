@@ -1,0 +1,195 @@
+"""The command line: bad input gives one line and status 2 and changes nothing."""
+
+import fcntl
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from jaxformer import cli
+from jaxformer.errors import Preempted, TrainingFailed, UserError
+
+ROOT = Path(__file__).resolve().parent.parent
+TINY = [
+    "--config=configs/agreement.py",
+    "--config.data.agreement.num_examples=64",
+    "--config.model.d_model=16",
+    "--config.model.num_layers=1",
+    "--config.schedule.warmup_steps=1",
+    "--config.train.num_steps=2",
+    "--config.train.batch_size=8",
+]
+
+
+def commands(cases: list[list[str]]) -> list[tuple[int, str, str]]:
+    """Status, stdout and stderr of command lines, run in the repository's root."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.cli_cases"],
+        input=json.dumps(cases),
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        timeout=300,
+        check=True,
+    )
+    return [tuple(result) for result in json.loads(done.stdout)]
+
+
+def snapshot(folder: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A trained tiny run and some files, good and bad."""
+    folder = tmp_path_factory.mktemp("cli")
+    (folder / "empty.txt").touch()
+    (folder / "binary.txt").write_bytes(b"\x00\xff\xfe" * 100)
+    (folder / "short.txt").write_text("too short")
+    (folder / "long.txt").write_text("some words in a line\n" * 200)
+    (folder / "broken.jsonl").write_text('{"text": "fine"}\n{"text": \n')
+    (folder / "broken.py").write_text("raise RuntimeError('no config')")
+    (folder / "file").write_text("a file")
+    workdir = folder / "run"
+    [(status, out, err)] = commands([["train.py", *TINY, f"--workdir={workdir}"]])
+    assert status == 0, err
+    assert "trained to step 2" in out
+    return folder
+
+
+def text(folder: Path, name: str, *more: str) -> list[str]:
+    return [
+        "train.py",
+        "--config=configs/shakespeare_char.py",
+        f"--config.data.path={folder / name}",
+        f"--workdir={folder / 'new'}",
+        *more,
+    ]
+
+
+def bad_inputs(f: Path) -> list[tuple[list[str], str, str]]:
+    """Command line, what its line starts with after `error: `, words it must contain."""
+    new, run = [f"--workdir={f / 'new'}"], [f"--workdir={f / 'run'}"]
+    train, evaluate = ["train.py", *TINY, *new], ["eval.py", *run]
+    return [
+        (["train.py"], "--config", "is missing"),
+        (["train.py", *TINY], "--workdir", "is missing"),
+        (["train.py", "--config=configs/none.py", *new], "configs/none.py", "is not a file"),
+        (["train.py", f"--config={f / 'broken.py'}", *new], f"{f / 'broken.py'}", "no config"),
+        (["train.py", "--config=configs/agreement.py:x", *new], "configs/agreement.py:x", "argum"),
+        (
+            [*train, "--config.model.num_layers=four"],
+            "model.num_layers",
+            "a whole number",
+        ),
+        ([*train, "--config.model.num_layers=1.5"], "model.num_layers", "whole number"),
+        ([*train, "--config.model.tie_embeddings=2"], "model.tie_embeddings", "true or false"),
+        (
+            [*train, "--config.model.num_layer=4"],
+            "model.num_layer",
+            "did you mean model.num_layers",
+        ),
+        ([*train, "--config.modle.num_layers=4"], "modle", "did you mean model"),
+        ([*train, "--config.model.position.rope.bse=1"], "model.position.rope.bse", "rope.base"),
+        ([*train, "--config.model.position.kind=roap"], "model.position.kind", "did you mean rope"),
+        ([*train, "--config.model.num_heads=3"], "model.d_model", "not divisible by num_heads = 3"),
+        ([*train, "--config.schedule.peak_value=nan"], "schedule.peak_value", "finite"),
+        ([*train, "--config.data.path=x"], "data.path", "never read"),
+        ([*train, "--config.model.vocab_size=50"], "model.vocab_size", "too small"),
+        ([*train, "--config.mesh.data=3"], "mesh", "1 devices"),
+        ([*train, "--config.data.length=10"], "data.length", "max_modifiers"),
+        ([*train, "leftover"], "leftover", "is not a flag"),
+        ([*train, "--wrokdir=x"], "--wrokdir", "did you mean --workdir"),
+        (text(f, "none.txt"), f"{f / 'none.txt'}", ""),
+        (text(f, "empty.txt"), f"{f / 'empty.txt'}", "empty"),
+        (text(f, "binary.txt"), f"{f / 'binary.txt'}", "UTF-8"),
+        (text(f, "short.txt"), f"{f / 'short.txt'}", "tokens"),
+        (text(f, "broken.jsonl", "--config.data.source=jsonl"), f"{f / 'broken.jsonl'}", "line 2"),
+        (["train.py", *TINY, f"--workdir={f / 'file'}"], "workdir", "cannot be written"),
+        (["train.py", *TINY, *run, "--config.model.d_model=32"], "workdir", "model.d_model was 16"),
+        (["eval.py"], "--workdir", "is missing"),
+        (["eval.py", f"--workdir={f / 'none'}"], "workdir", "config.json"),
+        ([*evaluate, "--step=7"], f"{f / 'run' / 'checkpoints'}", "no checkpoint of step 7"),
+        ([*evaluate, "--suite=none"], "suite", "choose from"),
+        ([*evaluate, "--lengths=5:1"], "lengths", "5:1"),
+        ([*evaluate, "--lengths=40"], "model.max_length", "64"),
+        ([*evaluate, "--prompt=the zebra"], "--prompt", "zebra"),
+        ([*evaluate, "--prompt=" + "the " * 70], "model.max_length", "64"),
+        ([*evaluate, "--prompt=the", "--sampler=top_z:1"], "sampler", "choose from"),
+        ([*evaluate, "--prompt=the", "--sampler=top_p:2"], "sampler.p", "2"),
+    ]
+
+
+def test_bad_inputs_give_one_line_and_change_nothing(run):
+    cases = bad_inputs(run)
+    before = snapshot(run)
+    wrong = []
+    for (argv, where, words), (status, _, err) in zip(
+        cases, commands([case[0] for case in cases]), strict=True
+    ):
+        lines = err.splitlines()
+        fine = status == 2 and len(lines) == 1 and lines[0].startswith(f"error: {where}")
+        if not (fine and words in err):
+            wrong.append((argv[1:], where, words, status, err[-600:]))
+    assert not wrong, "\n".join(map(str, wrong))
+    after = snapshot(run)
+    changed = {name for name in after if before.get(name) != after[name]}
+    assert not {name for name in changed if name.startswith("run/") and ".lock" not in name}
+    assert not before.keys() - after.keys()
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "words"),
+    [
+        (UserError("seed", "is -1", "give more"), 2, "error: seed: is -1, give more\n"),
+        (Preempted(7, "SIGTERM"), 75, "SIGTERM: saved at step 7, the same command resumes\n"),
+        (TrainingFailed("step 3"), 1, "failed: step 3\n"),
+        (KeyboardInterrupt(), 1, ""),
+    ],
+    ids=["bad input", "preempted", "failed", "interrupted"],
+)
+def test_how_a_run_ends_is_its_exit_status(error, status, words, capsys):
+    def main():
+        raise error
+
+    assert cli._guard(main, debug=False) == status
+    assert capsys.readouterr().err == words
+
+
+def test_a_workdir_in_use_is_refused(run):
+    with open(run / "run" / ".lock", "a+") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        lock.truncate(0)
+        lock.write(f"{os.getpid()}\n")
+        lock.flush()
+        more = "--config.train.num_steps=3"
+        [(status, _, err)] = commands([["train.py", *TINY, f"--workdir={run / 'run'}", more]])
+    assert status == 2
+    assert err.count("\n") == 1
+    assert f"in use by process {os.getpid()}" in err
+
+
+def test_good_commands(run):
+    workdir = f"--workdir={run / 'run'}"
+    dry = ["train.py", *TINY, "--dry_run"]
+    evaluate = ["eval.py", workdir, "--lengths=0:2", f"--out={run / 'out'}"]
+    prompt = ["eval.py", workdir, "--prompt=the boys", "--sampler=greedy", "--max_new_tokens=3"]
+    cases = [dry, ["train.py", *TINY, workdir], evaluate, prompt, ["eval.py", "--help"]]
+    results = commands(cases)
+    assert [status for status, _, _ in results] == [0] * 5, results
+    shown, again, table, text, usage = (out for _, out, _ in results)
+    for words in ("vocabulary: 79", "sample row", "parameters", "total"):
+        assert words in shown
+    assert "trained to step 2" in again
+    assert "agreement %" in table
+    assert (run / "out" / "table.md").exists()
+    assert text.startswith("the boys ")
+    assert len(text.split()) <= 5
+    assert "usage: python eval.py" in usage
