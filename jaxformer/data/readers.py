@@ -95,9 +95,15 @@ def reading(path: str | Path) -> Iterator[None]:
 def _texts(cfg: DataConfig, names: list[str]) -> Iterator[dict[str, str]]:
     if cfg.source in READERS:
         rows = read_rows(cfg, names, {"text_field": cfg.text_field or "text"})
-        yield from ({"text": text} for (text,) in rows)
+        texts = (text for (text,) in rows)
     else:
-        yield from ({"text": read_text(Path(name))} for name in names)
+        texts = (read_text(Path(name)) for name in names)
+    is_empty = True
+    for text in texts:
+        is_empty = False
+        yield {"text": text}
+    if is_empty:  # datasets takes none without rows
+        raise _no_text(names)
 
 
 def _read_parquet(names: list[str], field: str, cache_dir: str) -> Any:
@@ -118,7 +124,7 @@ def _read_parquet(names: list[str], field: str, cache_dir: str) -> Any:
         _check_type(name, field, columns.field(field).type)
         filled += [name] if rows else []
     if not filled:
-        raise UserError(", ".join(names), "holds no text", "give data with text in it")
+        raise _no_text(names)
     try:
         data = datasets.Dataset.from_parquet(filled, cache_dir=cache_dir, columns=[field])
     except DatasetGenerationError as error:
@@ -135,3 +141,7 @@ def _check_type(where: str, field: str, kind: Any) -> None:
     is_text = pyarrow.types.is_string(value) or pyarrow.types.is_large_string(value)
     if not (is_text or pyarrow.types.is_null(value)):
         raise UserError(where, f"has {kind} in column {field!r}, not text", "set data.text_field")
+
+
+def _no_text(names: list[str]) -> UserError:
+    return UserError(", ".join(names), "holds no text", "give data with text in it")

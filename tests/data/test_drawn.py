@@ -142,6 +142,7 @@ def test_a_tokenizer_without_a_mask_is_refused(path, tmp_path):
     plain = {"objective.kind": "causal_lm", "model.architecture": "decoder"}
     plain |= {"model.head.transform": False}
     open_data(config(path, **plain), tmp_path / "plain").tokenizer.save(tmp_path / "without.json")
+    (tmp_path / "plain" / "config.json").touch()  # as training does once nothing is refused
     file = {"data.tokenizer.kind": "file", "data.tokenizer.vocab_size": 0}
     open_data(config(path, **file, **{"data.tokenizer.path": str(tmp_path / "with.json")}), None)
     without = config(path, **file, **{"data.tokenizer.path": str(tmp_path / "without.json")})

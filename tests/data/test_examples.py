@@ -97,9 +97,15 @@ def test_validation_files_of_their_own(texts, tmp_path):
     assert both(data, test) == [("a line", "eine Zeile")]
 
 
+def begin(workdir):
+    """What training does next: from then on the run is bound to its tokenizer and classes."""
+    (workdir / "config.json").touch()
+
+
 def test_second_start_reads_no_text(texts, tmp_path, monkeypatch):
     cfg = run_config(multi30k.get_config(), **texts)
     first = open_data(cfg, tmp_path / "run")
+    begin(tmp_path / "run")
     for name in ("_reader", "make_tokenizer"):
         monkeypatch.setattr(examples, name, None)
     second = open_data(cfg, tmp_path / "run")
@@ -218,6 +224,8 @@ def test_classes_stay_those_of_the_run(table, tmp_path):
     cfg = run_config(banking77.get_config(), **table, **own)
     first = open_data(cfg, tmp_path / "run")
     write(tmp_path / "a.csv", ["text,category", "bad,no", "good,yes"])  # a class fewer
+    assert len(open_data(cfg, tmp_path / "refused").classes) < len(first.classes)
+    begin(tmp_path / "run")
     assert open_data(cfg, tmp_path / "run").classes == first.classes
     write(tmp_path / "v.csv", ["text,category", "bad,never"])
     with pytest.raises(UserError, match="class 'never', which training examples do not have"):
