@@ -5,6 +5,7 @@ Exit status: 0 the target step was reached or the evaluation done; 2 bad input, 
 1 anything else.
 """
 
+import dataclasses
 import difflib
 import os
 import re
@@ -29,7 +30,7 @@ usage: python train.py --config=configs/NAME.py[:ARG] --workdir=DIR [--config.FI
 
   --config    a file with get_config(); configs/base.py lists every field
   --workdir   the run's directory; the same command resumes an interrupted run
-  --dry_run   show vocabulary, a sample batch, parameters and bytes; train and write nothing
+  --dry_run   show vocabulary, a sample batch, parameters, FLOPs, bytes; train and write nothing
   --debug     show the traceback of an error
 """
 EVAL_USAGE = """\
@@ -106,20 +107,24 @@ def _sizes(cfg: RunConfig, data: Any) -> dict[str, Any]:
 
 def _describe(cfg, data) -> None:
     """Prints what --dry_run promises."""
-    from jaxformer.analysis.accounts import module_table
+    from jaxformer.analysis.accounts import flops, module_table
     from jaxformer.data import describe
     from jaxformer.evaluation.report import markdown
 
     for name, value in describe(data, cfg).items():
         print(f"{name}: {value}")
-    length, target_length = cfg.data.length, cfg.data.target_length or cfg.data.length
-    table = module_table(
-        cfg.model, length=target_length, source_length=length, compute_dtype=cfg.compute_dtype
-    )
-    print("\n" + markdown(table))
-    of_target = f" and {target_length} of the target" if cfg.objective.has_pairs else ""
+    length = cfg.data.target_length or cfg.data.length
+    sizes = {"length": length, "source_length": cfg.data.length}
+    table = module_table(cfg.model, **sizes, compute_dtype=cfg.compute_dtype)
+    readable = [{n: f"{v:,}" if isinstance(v, int) else v for n, v in r.items()} for r in table]
+    print("\nflops (forward) and bytes are a token's\n\n" + markdown(readable))
+    found = flops(cfg.model, **sizes)
+    kinds = {name.replace("_", " "): n for name, n in dataclasses.asdict(found).items()}
+    shares = ", ".join(f"{kind} {n / found.total:.1%}" for kind, n in kinds.items())
+    print(f"{found.total:,} FLOPs a token: {shares}")
     steps, rows = cfg.train.num_steps, cfg.train.batch_size
-    print(f"{steps:,} steps of {rows} rows x {length} tokens{of_target}")
+    of_target = f" and {length} of the target" if cfg.objective.has_pairs else ""
+    print(f"{steps:,} steps of {rows} rows x {cfg.data.length} tokens{of_target}")
 
 
 def _evaluate() -> int:

@@ -10,7 +10,9 @@ from flax import nnx
 from jaxformer.analysis.accounts import count_parameters, flops, module_table
 from jaxformer.models import abstract_params, build
 from jaxformer.nn.cache import init_cache
+from jaxformer.training.metrics import flops_per_position
 from tests.builders import PAIRS, grid_config, model_config, row_id
+from tests.training import tiny
 
 ARCHITECTURES = ("decoder", "encoder", "encoder_decoder")
 
@@ -136,6 +138,13 @@ def test_the_attention_matrix_of_a_source_of_another_length():
     assert found["decoder/layers/attention/matrix"]["flops"] == 2 * 4 * 16 * 10
     assert found["decoder/layers/cross_attention/matrix"]["flops"] == 2 * 4 * 16 * 7
     assert found["encoder/layers/attention/key"]["cache_bytes"] == 0
+
+
+def test_mfu_counts_the_same():
+    """A training step is three forward passes."""
+    cfg = tiny.config(model__tie_embeddings=False, model__activation="swiglu")
+    counted = flops_per_position(cfg, abstract_params(build(cfg.model)))
+    assert counted == 3 * flops(cfg.model, length=cfg.data.length).total
 
 
 def test_a_row_is_classified_once():
