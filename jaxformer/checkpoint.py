@@ -8,6 +8,8 @@ the target, so a run may continue on another mesh.
 """
 
 import contextlib
+import itertools
+import logging
 import math
 import os
 import shutil
@@ -56,16 +58,17 @@ class Checkpoints:
         keep = policies.AnyPreservationPolicy([latest, best]) if keep_best else latest
         self._manager: ocp.CheckpointManager | None = None
         if self.directory.is_dir():
-            self._manager = ocp.CheckpointManager(
-                self.directory,
-                options=ocp.CheckpointManagerOptions(
-                    preservation_policy=keep, read_only=read_only, create=False
-                ),
-                item_handlers={
-                    "state": ocp.PyTreeCheckpointHandler(),
-                    "meta": ocp.JsonCheckpointHandler(),
-                },
-            )
+            with _quiet():
+                self._manager = ocp.CheckpointManager(
+                    self.directory,
+                    options=ocp.CheckpointManagerOptions(
+                        preservation_policy=keep, read_only=read_only, create=False
+                    ),
+                    item_handlers={
+                        "state": ocp.PyTreeCheckpointHandler(),
+                        "meta": ocp.JsonCheckpointHandler(),
+                    },
+                )
 
     def steps(self) -> list[int]:
         """Returns the steps of the checkpoints on disk, oldest first."""
@@ -133,7 +136,7 @@ class Checkpoints:
                 continue
             for failure in failures:
                 print(f"warning: {failure.where}: {failure.what}, using {step}", file=sys.stderr)
-                os.rename(failure.where, f"{failure.where}.unreadable")
+                os.rename(failure.where, _free(f"{failure.where}.unreadable"))
             if failures:
                 self._open(step).reload()
             return step, state
@@ -205,16 +208,32 @@ class Checkpoints:
         sys.unraisablehook = lambda a: None if _loop_closed(a.exc_value) else before(a)
         try:
             yield
-        except UNREADABLE as error:
+        except Exception as error:
+            # A torn array comes as a bare Exception around what the file system said.
+            cause = error.__cause__ if type(error) is Exception and error.__cause__ else error
+            if not isinstance(cause, UNREADABLE):
+                raise
             time.sleep(SETTLE_SECONDS)
-            reason = " ".join(str(error).split())[:120]
+            reason = " ".join(str(cause).split())[:120]
             raise Unreadable(
                 f"{self.directory / str(step)}",
-                f"cannot be read ({type(error).__name__}: {reason})",
+                f"cannot be read ({type(cause).__name__}: {reason})",
                 "remove it to go on from an older one",
             ) from error
         finally:
             sys.unraisablehook = before
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Orbax warns of every folder that is opened only to be read."""
+    logger = logging.getLogger("absl")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
 
 
 class Unreadable(UserError):
@@ -234,6 +253,12 @@ def _nest(leaves: Mapping[str, Any]) -> dict[str, Any]:
             node = node.setdefault(parent, {})
         node[name] = leaf
     return tree
+
+
+def _free(path: str) -> str:
+    """The path, numbered where it is taken."""
+    names = itertools.chain([path], (f"{path}{n}" for n in itertools.count(2)))
+    return next(name for name in names if not os.path.exists(name))
 
 
 def _describe(leaf: Any) -> str:

@@ -51,7 +51,13 @@ usage: python eval.py --workdir=DIR [flags]
 
 def run_train() -> None:
     """The entry point of train.py."""
-    config_flags.DEFINE_config_file("config", None, "A file with get_config().", lock_config=True)
+    try:
+        config_flags.DEFINE_config_file(
+            "config", None, "A file with get_config().", lock_config=True
+        )
+    except flags.Error as error:  # it reads the command line, which may name a --flagfile
+        print(f"error: --flagfile: {' '.join(str(error).split())}", file=sys.stderr)
+        sys.exit(BAD_INPUT)
     flags.DEFINE_string("workdir", "", "The run's directory.")
     flags.DEFINE_bool("dry_run", False, "Show what would be trained.")
     _start(_train, TRAIN_USAGE)

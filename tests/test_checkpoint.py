@@ -179,6 +179,31 @@ def test_an_unreadable_newest_gives_way_to_the_one_before(how, open_checkpoints,
     assert_equal(open_checkpoints(3).restore(3, tiny.program(CFG).abstract), state_at(3))
 
 
+def test_a_torn_array_is_unreadable(open_checkpoints, tmp_path, capfd):
+    """Arrays above a kilobyte lie in files of their own, which Orbax reports in another way."""
+    wide = tiny.config(model__d_model=32)
+    for step in (1, 2):
+        checkpoints = open_checkpoints()
+        checkpoints.save(step, state_at(step, wide), META)
+        checkpoints.wait()
+    folder = tmp_path / "checkpoints" / "2" / "state"
+    path = max(folder.rglob("d/*"), key=lambda path: path.stat().st_size)
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    step, state = open_checkpoints().restore_latest(tiny.program(wide).abstract)
+    assert step == 1
+    assert_equal(state, state_at(1, wide))
+    assert capfd.readouterr().err.count("\n") == 1
+
+
+def test_a_step_that_is_unreadable_twice_is_set_aside_twice(open_checkpoints, tmp_path):
+    for count in (1, 2):
+        save(open_checkpoints(), *((1, 2) if count == 1 else (2,)))
+        damage(tmp_path / "checkpoints" / "2", "no manifest")
+        step, _ = open_checkpoints().restore_latest(tiny.program(CFG).abstract)
+        assert step == 1
+        assert len(list((tmp_path / "checkpoints").glob("2.unreadable*"))) == count
+
+
 def test_nothing_readable_is_an_error_and_moves_nothing(open_checkpoints, tmp_path):
     save(open_checkpoints(), 1, 2)
     for step in ("1", "2"):

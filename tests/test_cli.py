@@ -106,6 +106,7 @@ def bad_inputs(f: Path) -> list[tuple[list[str], str, str]]:
         ([*train, "--config.mesh.data=3"], "mesh", "1 devices"),
         ([*train, "--config.data.length=10"], "data.length", "max_modifiers"),
         ([*train, "leftover"], "leftover", "is not a flag"),
+        ([*train, "--flagfile=none"], "--flagfile", "none"),
         ([*train, "--wrokdir=x"], "--wrokdir", "did you mean --workdir"),
         (text(f, "none.txt"), f"{f / 'none.txt'}", ""),
         (text(f, "empty.txt"), f"{f / 'empty.txt'}", "empty"),
@@ -174,6 +175,17 @@ def test_a_workdir_in_use_is_refused(run):
     assert status == 2
     assert err.count("\n") == 1
     assert f"in use by process {os.getpid()}" in err
+
+
+def test_a_workdir_in_use_by_a_run_that_only_starts_is_left_alone(run):
+    """No config.json yet: the second start must not bind the first to its tokenizer."""
+    (run / "starting").mkdir()
+    with open(run / "starting" / ".lock", "a+") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        [(status, _, err)] = commands([["train.py", *TINY, f"--workdir={run / 'starting'}"]])
+    assert status == 2
+    assert "in use by process" in err
+    assert [path.name for path in (run / "starting").iterdir()] == [".lock"]
 
 
 def test_good_commands(run):

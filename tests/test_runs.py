@@ -86,7 +86,8 @@ def test_losses_of_the_demo_on_eight_devices(tmp_path):
     for data, fsdp in ((1, 1), (8, 1), (2, 4)):
         workdir = tmp_path / f"{data}x{fsdp}"
         mesh = (f"--config.mesh.data={data}", f"--config.mesh.fsdp={fsdp}")
-        more = ("--config.train.num_steps=100", "--config.train.log_every=5")
+        more = ("--config.train.num_steps=100", "--config.schedule.decay_steps=2500")
+        more += ("--config.train.log_every=5",)
         status, err = finish(start(workdir, *mesh, *more, devices=data * fsdp))
         assert status == 0, err
         assert "rematerialization" not in err
