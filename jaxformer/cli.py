@@ -13,6 +13,7 @@ import runpy
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from logging import getLogger
 from pathlib import Path
 from typing import Any
 
@@ -208,6 +209,7 @@ def parse(argv: Sequence[str], usage: str) -> list[str]:
 
     debug = "--debug" in argv
     logging.set_verbosity(logging.ERROR)  # Orbax tells its whole story otherwise
+    getLogger("jaxformer").setLevel("WARNING")
     status = _guard(lambda: _reworded(read, argv), debug)
     if status != OK:
         sys.exit(status)

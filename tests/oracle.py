@@ -18,8 +18,7 @@ def linear(p, x):
 
 
 def norm(cfg, p, x, kind=""):
-    if (kind or cfg.norm) == "layernorm":
-        x = x - x.mean(-1, keepdims=True)
+    x = x - x.mean(-1, keepdims=True) * ((kind or cfg.norm) == "layernorm")
     x = x / np.sqrt((x**2).mean(-1, keepdims=True) + cfg.norm_epsilon)
     return x * np.float64(p["scale"]) + (np.float64(p["bias"]) if "bias" in p else 0)
 
@@ -31,8 +30,8 @@ def angles(positions, width, base):
 def sinusoid(cfg, positions):
     section, out = cfg.position.sinusoidal, np.zeros((len(positions), cfg.d_model))
     half, angle = cfg.d_model // 2, angles(positions, cfg.d_model, section.base)
-    split = section.layout == "concatenated"
-    sines, cosines = (np.s_[:half], np.s_[half:]) if split else (np.s_[0::2], np.s_[1::2])
+    pairs, halves = (np.s_[0::2], np.s_[1::2]), (np.s_[:half], np.s_[half:])
+    sines, cosines = halves if section.layout == "concatenated" else pairs
     out[:, sines], out[:, cosines] = np.sin(angle), np.cos(angle)
     return section.scale * out
 
@@ -40,9 +39,8 @@ def sinusoid(cfg, positions):
 def rotate(cfg, x, positions):
     """x [L, K] of one head, each pair seen as a complex number."""
     section, width = cfg.position.rope, round(cfg.position.rope.fraction * cfg.head_width)
-    first, second = np.s_[0:width:2], np.s_[1:width:2]
-    if section.layout == "half":
-        first, second = np.s_[: width // 2], np.s_[width // 2 : width]
+    halves = np.s_[: width // 2], np.s_[width // 2 : width]
+    first, second = halves if section.layout == "half" else (np.s_[0:width:2], np.s_[1:width:2])
     turn = np.exp(1j * angles(positions, width, section.base))
     z, out = (x[:, first] + 1j * x[:, second]) * turn, x.copy()
     out[:, first], out[:, second] = z.real, z.imag
@@ -60,14 +58,16 @@ def attention(cfg, p, x, source, sees, turn=lambda y: y):
     q, k, v = linear(p["query"], x), linear(p["key"], source), linear(p["value"], source)
     K, share, cap, heads = cfg.head_width, cfg.num_heads // cfg.kv_heads, cfg.attention_softcap, []
     for h in range(cfg.num_heads):
-        own, shared = np.s_[:, h * K : (h + 1) * K], np.s_[:, h // share * K : (h // share + 1) * K]
-        qh, kh = q[own], k[shared]
+        qh, kh, vh = (y[:, i * K :][:, :K] for y, i in ((q, h), (k, h // share), (v, h // share)))
         if cfg.qk_norm:
             qh, kh = (norm(cfg, p[n], y, "rms") for n, y in (("query_norm", qh), ("key_norm", kh)))
         scores = turn(qh) @ turn(kh).T / (math.sqrt(K) if cfg.scale_attention else 1)
-        w = np.exp(cap * np.tanh(scores / cap) if cap else scores) * sees
-        total = w.sum(-1, keepdims=True) + (np.exp(np.float64(p["sink"][h])) if "sink" in p else 0)
-        heads.append(w / np.where(total == 0, 1, total) @ v[shared])
+        scores = np.where(sees, cap * np.tanh(scores / cap) if cap else scores, -np.inf)
+        sink = np.float64(p["sink"][h]) if "sink" in p else -np.inf
+        top = np.maximum(scores.max(-1, keepdims=True), max(sink, -1e9))
+        w = np.exp(scores - top)
+        total = w.sum(-1, keepdims=True) + np.exp(sink - top)
+        heads.append(w / np.where(total == 0, 1, total) @ vh)
     return linear(p["output"], np.concatenate(heads, -1))
 
 
@@ -100,10 +100,10 @@ def trunk(cfg, p, table, tokens, ids, causal, prefix=False, source=None, source_
         tables = p.get("position", {}).get("learned", {}).get("table")
         x = x + (sinusoid(cfg, positions) if tables is None else np.float64(tables)[positions])
     x = norm(cfg, p["embedding_norm"], x) if cfg.embedding_norm else x
+    seen = visible(ids, ids if source is None else source_ids)
     for i, spec in enumerate(cfg.layer_specs(len(p["layers"]))):
         sees = visible(ids, ids, causal, spec.window, prefix)
-        sees_source = None if source is None else visible(ids, source_ids)
-        x = block(cfg, spec, p["layers"][i], x, positions, sees, source, sees_source)
+        x = block(cfg, spec, p["layers"][i], x, positions, sees, source, seen)
     return norm(cfg, p["final_norm"], x) if cfg.has_final_norm else x
 
 
@@ -125,8 +125,7 @@ def row_logits(cfg, p, tokens, ids, source=None, source_ids=None, prefix=False):
     causal, owner, states = cfg.architecture != "encoder", p, None
     if cfg.architecture == "encoder_decoder":
         table = p.get("embedding", p["encoder"].get("embedding"))["table"]
-        states = trunk(cfg, p["encoder"], table, source, source_ids, causal=False)
-        owner = p["decoder"]
+        states, owner = trunk(cfg, p["encoder"], table, source, source_ids, False), p["decoder"]
     table = p.get("embedding", owner.get("embedding"))["table"]
     x = trunk(cfg, owner, table, tokens, ids, causal, prefix, states, source_ids)
     return head(cfg, p.get("head", {}), table, x, ids)

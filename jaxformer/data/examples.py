@@ -20,7 +20,7 @@ from jaxformer.data.sources import files_fingerprint, find_files
 from jaxformer.data.tokenise import documents, encode
 from jaxformer.data.tokenizers import Tokenizer
 from jaxformer.data.vocabulary import make_tokenizer
-from jaxformer.data.workdir import check_special, keep_classes, saved_classes, saved_tokenizer
+from jaxformer.data.workdir import check_special, saved_classes, saved_tokenizer
 from jaxformer.errors import UserError
 
 SIDES = ("first", "second")
@@ -74,8 +74,6 @@ def open_examples(cfg: RunConfig, workdir: Path | None) -> Opened:
         check_special(cfg, tokenizer)
         if labelled:
             classes = classes or find_classes(cfg, examples["train"])
-            if workdir is not None:
-                keep_classes(classes, workdir)
         for split in splits:
             names = _names(cfg, content, tokenizer, classes, split)
             caches[split] = _tokenise(cfg, examples[split], tokenizer, classes, workdir, names)
@@ -112,8 +110,13 @@ def find_classes(cfg: RunConfig, train: Split) -> tuple[str, ...]:
 
 def _files(data: DataConfig, path: str, target_path: str) -> tuple[list[Path], list[Path]]:
     first = find_files(dataclasses.replace(data, path=path))
-    second = find_files(dataclasses.replace(data, path=target_path)) if target_path else []
-    return first, second
+    if not target_path:
+        return first, []
+    try:
+        return first, find_files(dataclasses.replace(data, path=target_path))
+    except UserError as error:
+        mend = error.mend.replace("data.path", "data.target_path")
+        raise UserError(error.where, error.what, mend)
 
 
 def _reader(cfg: RunConfig, files: tuple[list[Path], list[Path]]) -> Callable[[], Iterator[Row]]:
@@ -244,8 +247,9 @@ def _labels(cfg: RunConfig, text: str) -> list[str]:
 def _class(cfg: RunConfig, ids: dict[str, int], name: str) -> int:
     name = name.strip()
     if name not in ids:
-        what = f"have the class {name!r}, which training examples do not have"
-        raise UserError("validation examples", what, "leave it out, or train on it")
+        what = f"has the class {name!r}, none of the {len(ids)} that are trained on"
+        where = cfg.data.validation_path or cfg.data.path
+        raise UserError(where, what, "leave it out, or train on it in a new workdir")
     return ids[name]
 
 

@@ -16,7 +16,7 @@ from jaxformer.data.tasks.agreement import Agreement, agreement_tokenizer
 from jaxformer.data.tokenise import documents
 from jaxformer.data.tokenizers import Tokenizer
 from jaxformer.data.vocabulary import make_tokenizer
-from jaxformer.data.workdir import check_special, keep_tokenizer, saved_tokenizer
+from jaxformer.data.workdir import check_special, keep_classes, keep_tokenizer, saved_tokenizer
 from jaxformer.errors import UserError
 
 TASKS = {"agreement": (Agreement, agreement_tokenizer)}
@@ -53,6 +53,8 @@ def open_data(cfg: RunConfig, workdir: str | os.PathLike[str] | None) -> Data:
         data = Data(tokenizer, *rows)
     if folder is not None:
         keep_tokenizer(data.tokenizer, folder)
+        if data.classes:
+            keep_classes(data.classes, folder)
     return data
 
 

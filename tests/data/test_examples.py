@@ -175,6 +175,12 @@ def test_texts_that_are_no_pairs(texts, tmp_path, source, target, match):
         open_data(run_config(multi30k.get_config(), **(texts | paths)), tmp_path / "run")
 
 
+def test_a_target_file_that_is_missing(texts, tmp_path):
+    absent = texts | {"data.target_path": str(tmp_path / "absent.de")}
+    with pytest.raises(UserError, match=r"absent\.de: does not exist, give data\.target_path"):
+        open_data(run_config(multi30k.get_config(), **absent), None)
+
+
 def test_a_damaged_gzip_file(texts, tmp_path):
     (tmp_path / "b.gz").write_bytes(gzip.compress(b"text\n" * 99)[:-9])
     cfg = run_config(multi30k.get_config(), **(texts | {"data.path": str(tmp_path / "b.gz")}))
@@ -228,7 +234,7 @@ def test_classes_stay_those_of_the_run(table, tmp_path):
     begin(tmp_path / "run")
     assert open_data(cfg, tmp_path / "run").classes == first.classes
     write(tmp_path / "v.csv", ["text,category", "bad,never"])
-    with pytest.raises(UserError, match="class 'never', which training examples do not have"):
+    with pytest.raises(UserError, match=r"v\.csv: has the class 'never', none of the 3"):
         open_data(cfg, tmp_path / "run")
 
 
@@ -286,7 +292,8 @@ def test_bad_tables(tmp_path, lines, match):
     path = {"data.path": write(tmp_path / "a.csv", lines)}
     with pytest.raises(UserError, match=match):
         open_data(run_config(banking77.get_config(), **path), tmp_path / "run")
-    assert not (tmp_path / "run" / "tokenizer.json").exists()
+    kept = ("tokenizer.json", "classes.json")
+    assert not any((tmp_path / "run" / name).exists() for name in kept)
 
 
 @pytest.mark.parametrize(
