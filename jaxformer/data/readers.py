@@ -6,7 +6,7 @@
 import contextlib
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,7 @@ def read_files(cfg: DataConfig, files: list[Path], cache_dir: str) -> Any:
             _texts,
             features=features(),
             cache_dir=cache_dir,
-            gen_kwargs={"cfg": cfg, "names": names},
+            gen_kwargs={"cfg": cfg, "names": tuple(names)},  # a list would be a shard a file
             fingerprint=key,
         )
     except DatasetGenerationError as error:
@@ -92,7 +92,7 @@ def reading(path: str | Path) -> Iterator[None]:
         raise UserError(str(path), f"cannot be read ({reason})", "check the file")
 
 
-def _texts(cfg: DataConfig, names: list[str]) -> Iterator[dict[str, str]]:
+def _texts(cfg: DataConfig, names: Sequence[str]) -> Iterator[dict[str, str]]:
     if cfg.source in READERS:
         rows = read_rows(cfg, names, {"text_field": cfg.text_field or "text"})
         texts = (text for (text,) in rows)
@@ -143,5 +143,5 @@ def _check_type(where: str, field: str, kind: Any) -> None:
         raise UserError(where, f"has {kind} in column {field!r}, not text", "set data.text_field")
 
 
-def _no_text(names: list[str]) -> UserError:
+def _no_text(names: Sequence[str]) -> UserError:
     return UserError(", ".join(names), "holds no text", "give data with text in it")
