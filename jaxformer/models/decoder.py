@@ -53,4 +53,5 @@ class Decoder(Trunk):
 
     def readout(self, hidden: jax.Array) -> jax.Array:
         """Logits float32[..., V] of hidden states [..., D]."""
+        assert self.embedding is not None
         return self.head(hidden, self.embedding)

@@ -88,20 +88,20 @@ def scheme(cfg: ModelConfig) -> Scheme:
     N(0, 1/D).
     """
     small = normal(0.02)
-    by_width = normal(cfg.d_model**-0.5)
+    by_width, truncated = normal(cfg.d_model**-0.5), truncated_normal(0.02)
     match cfg.initializer:
         case "gpt2":
             writers = 2 * max(cfg.num_layers, cfg.encoder_layers)
             return Scheme(small, small, normal(0.02 * writers**-0.5), small)
         case "bert":
-            return Scheme(*[truncated_normal(0.02)] * 4)
+            return Scheme(truncated, truncated, truncated, truncated)
         case "xavier":
-            return Scheme(*[xavier_uniform] * 3, by_width)
+            return Scheme(xavier_uniform, xavier_uniform, xavier_uniform, by_width)
         case "t5":
             query = normal((cfg.d_model * cfg.head_width) ** -0.5)
             return Scheme(lecun_normal, query, lecun_normal, normal(1.0))
         case _:
-            return Scheme(*[lecun_normal] * 3, by_width)
+            return Scheme(lecun_normal, lecun_normal, lecun_normal, by_width)
 
 
 def fill(module: nnx.Module, key: jax.Array) -> dict[str, Any]:

@@ -57,7 +57,9 @@ def source_caches(layers: Layers, hidden_BSD: jax.Array) -> Caches:
     graphdef, state = nnx.split(layers)
 
     def keys_values(state: nnx.State) -> LayerCache:
-        return LayerCache(*nnx.merge(graphdef, state).cross_attention.keys_values(hidden_BSD))
+        attention = nnx.merge(graphdef, state).cross_attention
+        assert attention is not None
+        return LayerCache(*attention.keys_values(hidden_BSD))
 
     return jax.lax.map(keys_values, state)
 

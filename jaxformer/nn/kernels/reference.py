@@ -27,6 +27,8 @@ def attend(
         logits_BHLS = rule.softcap * jnp.tanh(logits_BHLS / rule.softcap)
     mask = masks.attention_mask(rule.visibility)[:, None]
     if rule.encoding is not None:
+        assert rule.q_positions_BL is not None
+        assert rule.k_positions_BS is not None
         bias = rule.encoding.bias(rule.q_positions_BL, rule.k_positions_BS)
         allow = rule.encoding.allow(rule.q_positions_BL, rule.k_positions_BS)
         logits_BHLS = logits_BHLS if bias is None else logits_BHLS + bias
