@@ -13,6 +13,7 @@ def get_config() -> ConfigDict:
     c.seed = 0  # parameters, dropout, order of the data
     c.compute_dtype = "float32"  # of activations: float32 | bfloat16; parameters are float32
     c.model = model()
+    c.objective = objective()
     c.data = data()
     c.optimizer = optimizer()
     c.schedule = schedule()
@@ -24,8 +25,9 @@ def get_config() -> ConfigDict:
 
 def model() -> ConfigDict:
     m = ConfigDict()
-    m.architecture = "decoder"  # decoder
-    m.num_layers = 2
+    m.architecture = "decoder"  # decoder | encoder | encoder_decoder
+    m.num_layers = 2  # of an encoder_decoder: the decoder's
+    m.num_encoder_layers = 0  # encoder_decoder only: 0 = num_layers
     m.d_model = 64  # width of the residual stream
     m.num_heads = 4  # query heads
     m.num_kv_heads = 0  # key/value heads: 0 = num_heads, 1 = multi-query, between = grouped
@@ -38,14 +40,32 @@ def model() -> ConfigDict:
     m.norm_placement = "pre"  # pre | post | sandwich | none
     m.final_norm = "auto"  # norm after the last layer: auto (pre and sandwich) | true | false
     m.norm_epsilon = 1e-5
-    m.attention_bias = True  # biases of query, key, value and output projections
+    m.embedding_norm = False  # a norm after the embeddings, before the first layer (BERT, BART)
+    m.residual = True  # residual connections; false is an ablation
+    m.attention_bias = True  # biases of the query, key and value projections
+    m.attention_output_bias = True
     m.feed_forward_bias = True
     m.head_bias = False  # bias of the vocabulary logits
+    m.scale_attention = True  # divide attention logits by sqrt(head dim)
+    m.qk_norm = False  # RMSNorm of each head's queries and keys, before positions
+    m.attention_softcap = 0.0  # c tanh(logits / c) on attention logits: 0 = none
+    m.logit_softcap = 0.0  # the same on the vocabulary logits
+    m.attention_sink = False  # a learned logit a head that takes weight and gives nothing
+    m.window = 0  # attend to tokens fewer than this many away, itself included: 0 = all
+    m.layer_pattern = ""  # layers that differ, repeated, e.g. 'rope:window=256 x3, none'
     m.tie_embeddings = True  # the head uses the transposed embedding table
+    m.share_embeddings = True  # encoder_decoder: one table for source and target
     m.scale_embeddings = False  # multiply token embeddings by sqrt(d_model), Vaswani 2017 §3.4
-    m.initializer = "gpt2"  # gpt2 (N(0, .02²), residual outputs / sqrt(2 num_layers)) | xavier
+    m.scale_logits = False  # divide the head's input by sqrt(d_model) (T5, where it is tied)
+    m.initializer = "gpt2"  # gpt2 | bert | xavier | t5 | lecun: see nn/parameters.py
     m.scan_layers = False  # stack the layers and scan over them: compiles faster, same numbers
+    m.remat = "none"  # recompute in the backward pass: none | full | dots (keep linear outputs)
     m.layernorm = ConfigDict({"bias": True})
+    m.head = ConfigDict()
+    m.head.kind = "vocabulary"  # vocabulary | encoders: sequence, token (classification)
+    m.head.transform = False  # linear, activation and norm before the logits (BERT's MLM head)
+    m.head.num_classes = 0  # sequence, token: 0 = the data's
+    m.head.pooling = "first"  # sequence: first | mean
     m.dropout = ConfigDict()
     m.dropout.embedding = 0.0  # on the sum of token and position embeddings
     m.dropout.attention = 0.0  # on attention weights
@@ -64,16 +84,40 @@ def model() -> ConfigDict:
     return m
 
 
+def objective() -> ConfigDict:
+    o = ConfigDict()
+    # causal_lm | prefix_lm | masked_lm | seq2seq | sequence_classification | token_classification
+    o.kind = "causal_lm"
+    o.label_smoothing = 0.0  # weight taken from the target and spread evenly …
+    o.smoothing = "all"  # all classes, the target included: ε / V | others: ε / (V - 1)
+    o.z_loss = 0.0  # weight of logsumexp(logits)²
+    o.masked_lm = ConfigDict()
+    o.masked_lm.rate = 0.15  # share of a row's tokens that are predicted …
+    o.masked_lm.mask = 0.8  # … this share of them hidden behind <mask>,
+    o.masked_lm.random = 0.1  # this share replaced by a random token, the rest kept
+    return o
+
+
 def data() -> ConfigDict:
     d = ConfigDict()
-    d.source = "agreement"  # a task: agreement | text | jsonl | csv | parquet | folder | hub
+    d.source = "agreement"  # a task: agreement | text | jsonl | csv | tsv | parquet | folder | hub
     d.path = ""  # file, glob, folder or hub name; tasks have none
-    d.text_field = ""  # column that holds the text, for jsonl, csv, parquet, hub: '' = text
+    d.target_path = ""  # seq2seq of two parallel texts (.gz too): line n translates line n of path
+    d.validation_path = ""  # validation data of their own: '' = a share of those of path
+    d.validation_target_path = ""  # … and their translations
+    d.text_field = ""  # column that holds the text, for jsonl, csv, tsv, parquet, hub: '' = text
+    d.label_field = ""  # column that holds the class, or as many classes as words: '' = label
+    d.source_field = ""  # columns of seq2seq: '' = source
+    d.target_field = ""  # '' = target
+    d.columns = ""  # names of the columns of csv and tsv, e.g. 'text,label': '' = the first line
     d.pattern = ""  # which files of a folder, e.g. '*.py': '' = *
-    d.length = 20  # tokens in a row of a batch: the training context
-    d.validation_fraction = 0.0  # last documents, or the last part of a single one: 0 = a tenth
-    d.add_bos = True  # each document starts with <s>
-    d.add_eos = True  # each document ends with </s>
+    d.length = 20  # tokens in a row of a batch: the training context; of seq2seq: the source's
+    d.target_length = 0  # of seq2seq: tokens in a row of targets: 0 = length
+    # Last documents, or the end of a single one; of examples any: 0 = a tenth.
+    d.validation_fraction = 0.0
+    d.split_seed = 0  # which pairs or labelled examples those are
+    d.add_bos = True  # each document starts with <s>; of seq2seq: the source, targets always do
+    d.add_eos = True  # each document ends with </s>, likewise
     d.pack = False  # several documents in a row, attention kept apart by segment ids; not for tasks
     d.tokenizer = ConfigDict()
     d.tokenizer.kind = "word"  # char | byte | word | bpe (trained here) | file
@@ -87,7 +131,7 @@ def data() -> ConfigDict:
 
 def optimizer() -> ConfigDict:
     o = ConfigDict()
-    o.kind = "adamw"  # adamw
+    o.kind = "adamw"  # adamw | adam
     o.b1 = 0.9
     o.b2 = 0.999
     o.epsilon = 1e-8
@@ -97,13 +141,14 @@ def optimizer() -> ConfigDict:
 
 
 def schedule() -> ConfigDict:
-    """Fields as in optax.warmup_cosine_decay_schedule; evaluated at step + 1."""
+    """All kinds rise linearly from init_value to peak_value first; evaluated at step + 1."""
     s = ConfigDict()
-    s.kind = "warmup_cosine"  # warmup_cosine | constant (after the warmup)
+    s.kind = "warmup_cosine"  # warmup_cosine | linear | inverse_sqrt (Noam) | wsd | constant
     s.init_value = 0.0
     s.peak_value = 3e-3
     s.warmup_steps = 200
     s.decay_steps = 0  # length of the whole schedule, warmup included: 0 = the run's steps
+    s.cooldown_steps = 0  # wsd: last steps, which fall linearly to end_value: 0 = a fifth of all
     s.end_value = 0.0
     return s
 

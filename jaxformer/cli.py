@@ -5,6 +5,7 @@ Exit status: 0 the target step was reached or the evaluation done; 2 bad input, 
 1 anything else.
 """
 
+import dataclasses
 import difflib
 import os
 import re
@@ -12,6 +13,7 @@ import runpy
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from logging import getLogger
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +31,7 @@ usage: python train.py --config=configs/NAME.py[:ARG] --workdir=DIR [--config.FI
 
   --config    a file with get_config(); configs/base.py lists every field
   --workdir   the run's directory; the same command resumes an interrupted run
-  --dry_run   show vocabulary, a sample batch, parameters and bytes; train and write nothing
+  --dry_run   show vocabulary, a sample batch, parameters, FLOPs, bytes; train and write nothing
   --debug     show the traceback of an error
 """
 EVAL_USAGE = """\
@@ -103,21 +105,33 @@ def _train() -> int:
 
 def _sizes(cfg: RunConfig, data: Any) -> dict[str, Any]:
     """What only the data can tell a config."""
-    steps = len(data.train) / cfg.train.batch_size
-    return {"vocab_size": data.tokenizer.vocab_size, "steps_per_epoch": steps}
+    return {
+        "vocab_size": data.tokenizer.vocab_size,
+        "steps_per_epoch": len(data.train) / cfg.train.batch_size,
+        "num_classes": len(data.classes),
+    }
 
 
 def _describe(cfg, data) -> None:
     """Prints what --dry_run promises."""
-    from jaxformer.analysis.accounts import parameter_table
+    from jaxformer.analysis.accounts import flops, module_table
     from jaxformer.data import describe
     from jaxformer.evaluation.report import markdown
 
     for name, value in describe(data, cfg).items():
         print(f"{name}: {value}")
-    print("\n" + markdown(parameter_table(cfg.model)))
+    length = cfg.data.target_length or cfg.data.length
+    sizes = {"length": length, "source_length": cfg.data.length}
+    table = module_table(cfg.model, **sizes, compute_dtype=cfg.compute_dtype)
+    readable = [{n: f"{v:,}" if isinstance(v, int) else v for n, v in r.items()} for r in table]
+    print("\nflops (forward) and bytes are a token's\n\n" + markdown(readable))
+    found = flops(cfg.model, **sizes)
+    kinds = {name.replace("_", " "): n for name, n in dataclasses.asdict(found).items()}
+    shares = ", ".join(f"{kind} {n / found.total:.1%}" for kind, n in kinds.items())
+    print(f"{found.total:,} FLOPs a token: {shares}")
     steps, rows = cfg.train.num_steps, cfg.train.batch_size
-    print(f"{steps:,} steps of {rows} rows x {cfg.data.length} tokens")
+    of_target = f" and {length} of the target" if cfg.objective.has_pairs else ""
+    print(f"{steps:,} steps of {rows} rows x {cfg.data.length} tokens{of_target}")
 
 
 def _evaluate() -> int:
@@ -134,7 +148,7 @@ def _evaluate() -> int:
     run = load(workdir, FLAGS.step)
     if FLAGS.prompt:
         return _continue(run)
-    suite = load_suite(FLAGS.suite, run.config.data)
+    suite = load_suite(FLAGS.suite, run.config.data, run.config.objective.kind)
     lengths = parse_lengths(FLAGS.lengths) if FLAGS.lengths else ()
     out, metrics = Path(FLAGS.out or workdir / "eval"), workdir / "metrics.jsonl"
     data = open_data(run.config, workdir)
@@ -195,6 +209,7 @@ def parse(argv: Sequence[str], usage: str) -> list[str]:
 
     debug = "--debug" in argv
     logging.set_verbosity(logging.ERROR)  # Orbax tells its whole story otherwise
+    getLogger("jaxformer").setLevel("WARNING")
     status = _guard(lambda: _reworded(read, argv), debug)
     if status != OK:
         sys.exit(status)

@@ -3,6 +3,12 @@
 import jax
 import jax.numpy as jnp
 
+# By how much more is taken from the target for ε to be what the target loses in all.
+SPREAD = {
+    "all": lambda num_classes: 1.0,
+    "others": lambda num_classes: num_classes / (num_classes - 1),
+}
+
 
 def cross_entropy(
     logits: jax.Array,
@@ -10,13 +16,16 @@ def cross_entropy(
     weights: jax.Array,
     *,
     label_smoothing: float = 0.0,
+    smoothing: str = "all",
     z_loss: float = 0.0,
 ) -> tuple[jax.Array, jax.Array]:
     """Weighted sum of -log softmax(logits)[target] in nats, and the sum of weights; float32.
 
     logits [..., V], targets int[...], weights [...]. A target of weight 0 may be any number: it
-    adds neither loss nor gradient. `label_smoothing` ε trains towards (1 - ε) one-hot + ε / V
-    (Szegedy et al. 2016 §7); `z_loss` adds z_loss · logsumexp² (Chowdhery et al. 2022 §5).
+    adds neither loss nor gradient. `label_smoothing` ε trains towards (1 - ε) one-hot plus, by
+    `smoothing`, ε / V on all classes ('all', Szegedy et al. 2016 §7, PyTorch) or ε / (V - 1) on
+    all others ('others', the code of Vaswani et al. 2017): the latter is the former with
+    ε V / (V - 1). `z_loss` adds z_loss · logsumexp² (Chowdhery et al. 2022 §5).
     """
     logits, weights = logits.astype(jnp.float32), weights.astype(jnp.float32)
     targets = jnp.where(weights != 0, targets, 0)
@@ -25,7 +34,8 @@ def cross_entropy(
     loss = log_normaliser - target_logit
     if label_smoothing:
         uniform = log_normaliser - logits.mean(-1)
-        loss = (1 - label_smoothing) * loss + label_smoothing * uniform
+        share = label_smoothing * SPREAD[smoothing](logits.shape[-1])
+        loss = (1 - share) * loss + share * uniform
     if z_loss:
         loss = loss + z_loss * jnp.square(log_normaliser)
     return jnp.where(weights != 0, loss * weights, 0).sum(), weights.sum()

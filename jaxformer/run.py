@@ -12,7 +12,7 @@ from jaxformer.checkpoint import Checkpoints, Unreadable
 from jaxformer.config import RunConfig
 from jaxformer.data.tokenizers import Tokenizer
 from jaxformer.errors import UserError
-from jaxformer.models import Decoder, abstract_params, build
+from jaxformer.models import Model, abstract_params, build
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Run:
     `data` is the fingerprint of the rows that it was trained on.
     """
 
-    model: Decoder
+    model: Model
     tokenizer: Tokenizer
     config: RunConfig
     step: int

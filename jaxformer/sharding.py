@@ -35,15 +35,19 @@ MESH_AXES: dict[str, tuple[str, ...]] = {
     "vector": (),
 }
 
+# An encoder-decoder has most of these once under encoder/ and once under decoder/. Linear layers of
+# the heads are cut along d_model like all others; a number of classes need not divide.
 PARAMETERS: tuple[tuple[str, tuple[str, ...]], ...] = (
-    (r"embedding/table", ("vocab", "embed")),
-    (r"position/table", ("length", "embed")),
-    (r"layers/(\d+/)?attention/(query|key|value)/kernel", ("embed", "heads")),
-    (r"layers/(\d+/)?attention/output/kernel", ("heads", "embed")),
-    (r"layers/(\d+/)?feed_forward/(up|gate)/kernel", ("embed", "ff")),
-    (r"layers/(\d+/)?feed_forward/down/kernel", ("ff", "embed")),
+    (r"(.*/)?embedding/table", ("vocab", "embed")),
+    (r"(.*/)?position/(\w+/)?table", ("length", "embed")),
+    (r"(.*/)?(cross_)?attention/(query|key|value)/kernel", ("embed", "heads")),
+    (r"(.*/)?(cross_)?attention/output/kernel", ("heads", "embed")),
+    (r"(.*/)?feed_forward/(up|gate)/kernel", ("embed", "ff")),
+    (r"(.*/)?feed_forward/down/kernel", ("ff", "embed")),
     (r"head/kernel", ("embed", "vocab")),
-    (r"(.*/)?(bias|scale)", ("vector",)),
+    (r"head/(transform|pooler)/kernel", ("embed", "ff")),
+    (r"head/classifier/kernel", ("embed", "vector")),
+    (r"(.*/)?(bias|scale|sink)", ("vector",)),
 )
 
 
@@ -106,11 +110,11 @@ def partition(*logical: str | None) -> PartitionSpec:
 def logical_axes(path: str, rank: int) -> tuple[str, ...]:
     """Looks a parameter path such as 'layers/0/attention/query/kernel' up in the table.
 
-    Scanned layers ('layers/attention/…') have the layer axis in front.
+    Scanned layers ('layers/attention/…', 'encoder/layers/…') have the layer axis in front.
     """
+    stacked = re.search(r"(^|/)layers/(?!\d+/)", path) is not None
     for pattern, axes in PARAMETERS:
         if re.fullmatch(pattern, path):
-            stacked = path.startswith("layers/") and not re.match(r"layers/\d+/", path)
             axes = ("layers", *axes) if stacked else axes
             if len(axes) != rank:
                 raise ValueError(f"{path} has rank {rank}, the table in sharding.py says {axes}")

@@ -3,16 +3,17 @@
 import functools
 import itertools
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 from flax import nnx
+from ml_collections import ConfigDict
 
 from configs import base
 from jaxformer.config import ModelConfig
-from jaxformer.models import Decoder, Output, abstract_params, build
+from jaxformer.models import Model, Output, abstract_params, build
 
 TINY = {
     "num_layers": 2,
@@ -44,10 +45,20 @@ GRID: dict[str, dict[str, dict[str, Any]]] = {
     "activation": {a: {"activation": a} for a in ("relu", "gelu", "geglu", "swiglu")},
     "attention_bias": {"b": {"attention_bias": True}, "": {"attention_bias": False}},
     "ff_bias": {"b": {"feed_forward_bias": True}, "": {"feed_forward_bias": False}},
+    "output_bias": {"b": {"attention_output_bias": True}, "": {"attention_output_bias": False}},
     "head": {
-        "tied": {"tie_embeddings": True},
+        "tied": {"tie_embeddings": True, "scale_logits": True},
         "untied": {"tie_embeddings": False, "head_bias": True, "scale_embeddings": True},
+        "capped": {"logit_softcap": 2.0},
     },
+    "scale": {"scaled": {}, "unscaled": {"scale_attention": False}},
+    "qk": {"": {}, "qk_norm": {"qk_norm": True}},
+    "cap": {"": {}, "cap": {"attention_softcap": 1.5}},
+    "sink": {"": {}, "sink": {"attention_sink": True}},
+    "window": {"": {}, "near": {"window": 3}},
+    "embedding_norm": {"": {}, "normed": {"embedding_norm": True}},
+    "residual": {"": {}, "cut": {"residual": False}},
+    "remat": {"": {}, "full": {"remat": "full"}, "dots": {"remat": "dots"}},
     "final": {f: {"final_norm": f} for f in ("auto", "true", "false")},
     "layers": {"unrolled": {"scan_layers": False}, "scanned": {"scan_layers": True}},
 }
@@ -55,12 +66,16 @@ GRID: dict[str, dict[str, dict[str, Any]]] = {
 
 def model_config(**overrides: Any) -> ModelConfig:
     """The tiny config with fields changed by path: model_config(**{'position.kind': 'rope'})."""
-    config = base.model()
-    for path, value in (TINY | overrides).items():
+    return ModelConfig.from_config_dict(change(base.model(), TINY | overrides))
+
+
+def change(config: ConfigDict, changes: Mapping[str, Any]) -> ConfigDict:
+    """Sets fields by path, in place."""
+    for path, value in changes.items():
         *parents, name = path.split(".")
         section = functools.reduce(lambda s, parent: s[parent], parents, config)
         section[name] = value
-    return ModelConfig.from_config_dict(config)
+    return config
 
 
 @functools.cache
@@ -77,20 +92,22 @@ def random_params(cfg: ModelConfig, seed: int = 0) -> dict[str, Any]:
     def draw(path: tuple[Any, ...], shape: tuple[int, ...]) -> np.ndarray:
         name = "/".join(map(str, path))
         x = np.random.default_rng([seed, zlib.crc32(name.encode())]).normal(size=shape)
-        spread = {"kernel": shape[0] ** -0.5, "table": 0.4, "bias": 0.3, "scale": 0.3}[path[-1]]
+        spreads = {"kernel": shape[0] ** -0.5, "table": 0.4, "bias": 0.3, "scale": 0.3, "sink": 1.0}
+        spread = spreads[path[-1]]
         return (x * spread + (path[-1] == "scale")).astype(np.float32)
 
     def leaf(keys: Any, like: jax.ShapeDtypeStruct) -> jax.Array:
         path = tuple(key.key for key in keys)
-        if path[0] == "layers" and cfg.scan_layers:
-            names = [("layers", i, *path[1:]) for i in range(cfg.num_layers)]
+        if "layers" in path and cfg.scan_layers:
+            after = path.index("layers") + 1
+            names = [(*path[:after], i, *path[after:]) for i in range(like.shape[0])]
             return jax.numpy.asarray(np.stack([draw(name, like.shape[1:]) for name in names]))
         return jax.numpy.asarray(draw(path, like.shape))
 
     return jax.tree_util.tree_map_with_path(leaf, abstract_params(build(cfg)))
 
 
-def make_model(cfg: ModelConfig, seed: int = 0, compute_dtype: str = "float32") -> Decoder:
+def make_model(cfg: ModelConfig, seed: int = 0, compute_dtype: str = "float32") -> Model:
     """A concrete model."""
     return nnx.merge(graphdef(cfg, compute_dtype), random_params(cfg, seed))
 
@@ -105,8 +122,13 @@ def apply(cfg: ModelConfig, params: Any, *args: Any, **kwargs: Any) -> Output:
         return nnx.merge(graphdef(cfg), params)(*args, **kwargs)
 
 
-def pairwise(axes: Mapping[str, Sequence[str]]) -> list[dict[str, str]]:
-    """Few rows in which any two values of different axes meet at least once (greedily)."""
+def pairwise(
+    axes: Mapping[str, Sequence[str]], fits: Callable[[Mapping[str, str]], bool] = lambda row: True
+) -> list[dict[str, str]]:
+    """Few rows in which any two values of different axes meet at least once (greedily).
+
+    `fits` tells whether a part of a row is possible; pairs that are not are left out.
+    """
 
     def pairs(row: Mapping[str, str]) -> set[frozenset[tuple[str, str]]]:
         return {frozenset(pair) for pair in itertools.combinations(row.items(), 2)}
@@ -117,14 +139,19 @@ def pairwise(axes: Mapping[str, Sequence[str]]) -> list[dict[str, str]]:
             missing[frozenset(((a, x), (b, y)))] = None
     rows = []
     while missing:
-        row = dict(next(iter(missing)))
+        first = next(iter(missing))
+        row = dict(first)
+        if not fits(row):
+            del missing[first]
+            continue
         for name in axes:
             if name not in row:
+                values = [value for value in axes[name] if fits(row | {name: value})]
                 gains = [
                     sum(frozenset(((name, value), item)) in missing for item in row.items())
-                    for value in axes[name]
+                    for value in values
                 ]
-                row[name] = axes[name][gains.index(max(gains))]
+                row[name] = values[gains.index(max(gains))]
         missing = {pair: None for pair in missing if pair not in pairs(row)}
         rows.append({name: row[name] for name in axes})
     return rows
@@ -144,7 +171,7 @@ PAIRS = pairwise({axis: list(values) for axis, values in GRID.items()})
 def product() -> list[dict[str, str]]:
     """Every combination of the axes that meet in attention and the block; the others take turns.
 
-    The product of all axes has 48,384 rows, hours of tests.
+    The product of all axes has millions of rows.
     """
     full = ("position", "placement", "heads", "layers")
     rows = []

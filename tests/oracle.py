@@ -1,4 +1,4 @@
-"""A decoder in NumPy float64, written from the papers and sharing no code with jaxformer."""
+"""Encoder, decoder and both in NumPy float64, from the papers, sharing no code with jaxformer."""
 
 import math
 
@@ -10,7 +10,6 @@ ACTIVATIONS = {
     "gelu_exact": lambda x: 0.5 * x * (1 + np.vectorize(math.erf)(x / math.sqrt(2))),
     "silu": lambda x: x / (1 + np.exp(-x)),
 }
-PAIRS = np.s_[0::2], np.s_[1::2]
 GATES = {"reglu": "relu", "geglu": "gelu", "swiglu": "silu"}
 
 
@@ -18,22 +17,21 @@ def linear(p, x):
     return x @ np.float64(p["kernel"]) + (np.float64(p["bias"]) if "bias" in p else 0)
 
 
-def norm(cfg, p, x):
-    if cfg.norm == "layernorm":
-        x = x - x.mean(-1, keepdims=True)
+def norm(cfg, p, x, kind=""):
+    x = x - x.mean(-1, keepdims=True) * ((kind or cfg.norm) == "layernorm")
     x = x / np.sqrt((x**2).mean(-1, keepdims=True) + cfg.norm_epsilon)
     return x * np.float64(p["scale"]) + (np.float64(p["bias"]) if "bias" in p else 0)
 
 
 def angles(positions, width, base):
-    return np.array([[t * base ** (-2 * m / width) for m in range(width // 2)] for t in positions])
+    return np.array(positions)[:, None] * base ** (-np.arange(0, width, 2) / width)
 
 
 def sinusoid(cfg, positions):
     section, out = cfg.position.sinusoidal, np.zeros((len(positions), cfg.d_model))
-    angle = angles(positions, cfg.d_model, section.base)
-    split = section.layout == "concatenated"
-    sines, cosines = (np.s_[: cfg.d_model // 2], np.s_[cfg.d_model // 2 :]) if split else PAIRS
+    half, angle = cfg.d_model // 2, angles(positions, cfg.d_model, section.base)
+    pairs, halves = (np.s_[0::2], np.s_[1::2]), (np.s_[:half], np.s_[half:])
+    sines, cosines = halves if section.layout == "concatenated" else pairs
     out[:, sines], out[:, cosines] = np.sin(angle), np.cos(angle)
     return section.scale * out
 
@@ -41,66 +39,93 @@ def sinusoid(cfg, positions):
 def rotate(cfg, x, positions):
     """x [L, K] of one head, each pair seen as a complex number."""
     section, width = cfg.position.rope, round(cfg.position.rope.fraction * cfg.head_width)
-    first, second = np.s_[0:width:2], np.s_[1:width:2]
-    if section.layout == "half":
-        first, second = np.s_[: width // 2], np.s_[width // 2 : width]
+    halves = np.s_[: width // 2], np.s_[width // 2 : width]
+    first, second = halves if section.layout == "half" else (np.s_[0:width:2], np.s_[1:width:2])
     turn = np.exp(1j * angles(positions, width, section.base))
     z, out = (x[:, first] + 1j * x[:, second]) * turn, x.copy()
     out[:, first], out[:, second] = z.real, z.imag
     return out
 
 
-def attention(cfg, p, x, positions, documents):
-    K, share = cfg.head_width, cfg.num_heads // cfg.kv_heads
-    q, k, v = (linear(p[name], x) for name in ("query", "key", "value"))
-    heads = []
+def visible(rows, columns, causal=False, window=0, prefix=False):
+    """bool [L, S]: the same document, no padding; order and distance count no padding."""
+    at, to = np.cumsum(rows != 0)[:, None], np.cumsum(columns != 0)[None]
+    near = (np.abs(at - to) < (window or np.inf)) & ((at >= to) | prefix | (not causal))
+    return (rows[:, None] == columns) & (columns != 0) & near
+
+
+def attention(cfg, p, x, source, sees, turn=lambda y: y):
+    q, k, v = linear(p["query"], x), linear(p["key"], source), linear(p["value"], source)
+    K, share, cap, heads = cfg.head_width, cfg.num_heads // cfg.kv_heads, cfg.attention_softcap, []
     for h in range(cfg.num_heads):
-        own, shared = np.s_[:, h * K : (h + 1) * K], np.s_[:, h // share * K : (h // share + 1) * K]
-        qh, kh, vh = q[own], k[shared], v[shared]
-        if cfg.position.kind == "rope":
-            qh, kh = rotate(cfg, qh, positions), rotate(cfg, kh, positions)
-        out = np.zeros_like(qh)
-        for i in range(len(x)):
-            seen = [j for j in range(i + 1) if documents[j] == documents[i] != 0]
-            if seen:
-                scores = kh[seen] @ qh[i] / math.sqrt(K)
-                w = np.exp(scores - scores.max())
-                out[i] = w @ vh[seen] / w.sum()
-        heads.append(out)
+        qh, kh, vh = (y[:, i * K :][:, :K] for y, i in ((q, h), (k, h // share), (v, h // share)))
+        if cfg.qk_norm:
+            qh, kh = (norm(cfg, p[n], y, "rms") for n, y in (("query_norm", qh), ("key_norm", kh)))
+        scores = turn(qh) @ turn(kh).T / (math.sqrt(K) if cfg.scale_attention else 1)
+        scores = np.where(sees, cap * np.tanh(scores / cap) if cap else scores, -np.inf)
+        sink = np.float64(p["sink"][h]) if "sink" in p else -np.inf
+        top = np.maximum(scores.max(-1, keepdims=True), max(sink, -1e9))
+        w = np.exp(scores - top)
+        total = w.sum(-1, keepdims=True) + np.exp(sink - top)
+        heads.append(w / np.where(total == 0, 1, total) @ vh)
     return linear(p["output"], np.concatenate(heads, -1))
 
 
 def feed_forward(cfg, p, x):
     f, h = ACTIVATIONS[GATES.get(cfg.activation, cfg.activation)], linear(p["up"], x)
-    return linear(p["down"], f(linear(p["gate"], x)) * h if cfg.activation in GATES else f(h))
+    return linear(p["down"], f(linear(p["gate"], x)) * h if "gate" in p else f(h))
 
 
-def row_logits(cfg, p, tokens, documents):
-    """Logits [L, V] of one row; `p` has its layers unrolled."""
-    positions = [list(documents[:i]).count(document) for i, document in enumerate(documents)]
-    x = np.float64(p["embedding"]["table"])[tokens]
-    x = x * math.sqrt(cfg.d_model) if cfg.scale_embeddings else x
-    if cfg.position.kind == "sinusoidal":
-        x = x + sinusoid(cfg, positions)
-    if cfg.position.kind == "learned":
-        x = x + np.float64(p["position"]["table"])[positions]
-    for i in range(cfg.num_layers):
-        q = p["layers"][i]
-        for name in ("attention", "feed_forward"):
-            y = x
-            if cfg.norm_placement in ("pre", "sandwich"):
-                y = norm(cfg, q[f"{name}_norm"], y)
-            if name == "attention":
-                y = attention(cfg, q[name], y, positions, documents)
-            else:
-                y = feed_forward(cfg, q[name], y)
-            if cfg.norm_placement == "sandwich":
-                y = norm(cfg, q[f"{name}_post_norm"], y)
-            x = x + y
-            if cfg.norm_placement == "post":
-                x = norm(cfg, q[f"{name}_norm"], x)
-    last = {"true": True, "false": False, "auto": cfg.norm_placement in ("pre", "sandwich")}
-    if last[cfg.final_norm]:
-        x = norm(cfg, p["final_norm"], x)
-    kernel = p["embedding"]["table"].T if cfg.tie_embeddings else p["head"]["kernel"]
-    return x @ np.float64(kernel) + (np.float64(p["head"]["bias"]) if cfg.head_bias else 0)
+def block(cfg, spec, p, x, positions, sees, source, sees_source):
+    turn = (lambda y: rotate(cfg, y, positions)) if spec.position == "rope" else lambda y: y
+    parts = {"attention": lambda y: attention(cfg, p["attention"], y, y, sees, turn)}
+    if source is not None:
+        cross = p["cross_attention"]
+        parts["cross_attention"] = lambda y: attention(cfg, cross, y, source, sees_source)
+    parts["feed_forward"] = lambda y: feed_forward(cfg, p["feed_forward"], y)
+    for name, part in parts.items():
+        y = part(
+            norm(cfg, p[name + "_norm"], x) if cfg.norm_placement in ("pre", "sandwich") else x
+        )
+        y = norm(cfg, p[name + "_post_norm"], y) if cfg.norm_placement == "sandwich" else y
+        x = x + y if cfg.residual else y
+        x = norm(cfg, p[name + "_norm"], x) if cfg.norm_placement == "post" else x
+    return x
+
+
+def trunk(cfg, p, table, tokens, ids, causal, prefix=False, source=None, source_ids=None):
+    positions = [list(ids[:i]).count(document) for i, document in enumerate(ids)]
+    x = np.float64(table)[tokens] * (math.sqrt(cfg.d_model) if cfg.scale_embeddings else 1)
+    if cfg.position.kind in ("sinusoidal", "learned"):
+        tables = p.get("position", {}).get("learned", {}).get("table")
+        x = x + (sinusoid(cfg, positions) if tables is None else np.float64(tables)[positions])
+    x = norm(cfg, p["embedding_norm"], x) if cfg.embedding_norm else x
+    seen = visible(ids, ids if source is None else source_ids)
+    for i, spec in enumerate(cfg.layer_specs(len(p["layers"]))):
+        sees = visible(ids, ids, causal, spec.window, prefix)
+        x = block(cfg, spec, p["layers"][i], x, positions, sees, source, seen)
+    return norm(cfg, p["final_norm"], x) if cfg.has_final_norm else x
+
+
+def head(cfg, p, table, x, ids):
+    if cfg.head.kind == "token":
+        return linear(p["classifier"], x)
+    if cfg.head.kind == "sequence":
+        pooled = x[0] if cfg.head.pooling == "first" else x[ids != 0].mean(0)
+        return linear(p["classifier"], np.tanh(linear(p["pooler"], pooled)))
+    if cfg.head.transform:
+        x = norm(cfg, p["norm"], ACTIVATIONS[cfg.activation](linear(p["transform"], x)))
+    p = {"kernel": np.transpose(table)} | p
+    logits = linear(p, x / (math.sqrt(cfg.d_model) if cfg.scale_logits else 1))
+    return cfg.logit_softcap * np.tanh(logits / cfg.logit_softcap) if cfg.logit_softcap else logits
+
+
+def row_logits(cfg, p, tokens, ids, source=None, source_ids=None, prefix=False):
+    """Logits of one row, of tokens in documents `ids`; `p` has its layers unrolled."""
+    causal, owner, states = cfg.architecture != "encoder", p, None
+    if cfg.architecture == "encoder_decoder":
+        table = p.get("embedding", p["encoder"].get("embedding"))["table"]
+        states, owner = trunk(cfg, p["encoder"], table, source, source_ids, False), p["decoder"]
+    table = p.get("embedding", owner.get("embedding"))["table"]
+    x = trunk(cfg, owner, table, tokens, ids, causal, prefix, states, source_ids)
+    return head(cfg, p.get("head", {}), table, x, ids)

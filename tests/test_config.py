@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 import json
 import math
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import get_args, get_origin, get_type_hints
 
 import pytest
 
-from configs import agreement, base, shakespeare_char
+from configs import agreement, banking77, base, masked_lm, multi30k, shakespeare_char, thucnews
 from jaxformer.config import ModelConfig, RunConfig, Section
 from jaxformer.errors import UserError
 
@@ -51,10 +52,12 @@ def test_the_defaults_are_a_run():
     cfg = RunConfig.from_config_dict(base.get_config())
     assert cfg == convert()
     assert len(FIELDS) > 70
-    for module in (agreement, shakespeare_char):
+    for module in (agreement, shakespeare_char, multi30k, banking77, thucnews, masked_lm):
         made = module.get_config()
         if made.data.source not in ("agreement",) and not made.data.path:
             made.data.path = "a.txt"
+        if made.objective.kind == "seq2seq":
+            made.data.target_path = "b.txt"
         assert RunConfig.from_config_dict(made.lock()) is not None
 
 
@@ -162,6 +165,27 @@ ROPE, SIN = {"model.position.kind": "rope"}, {"model.position.kind": "sinusoidal
 CONSTANT = {"schedule.kind": "constant"}
 FILE = TEXT | {"data.tokenizer.kind": "file"}
 BPE = TEXT | {"data.tokenizer.kind": "bpe"}
+WSD = {"schedule.kind": "wsd"}
+
+
+def but(changes, path, value):
+    """The same with another value, which comes last."""
+    return {name: v for name, v in changes.items() if name != path} | {path: value}
+
+
+ENCODER = TEXT | {"model.architecture": "encoder"}
+MASKED = ENCODER | {"objective.kind": "masked_lm"}
+TAGGER = ENCODER | {"model.head.kind": "token"}
+CLASSES = ENCODER | {
+    "model.head.kind": "sequence",
+    "data.source": "csv",
+    "objective.kind": "sequence_classification",
+}
+PAIRS = TEXT | {
+    "data.target_path": "b.txt",
+    "model.architecture": "encoder_decoder",
+    "objective.kind": "seq2seq",
+}
 FIXED = {"train.num_steps": 100, "train.num_epochs": 0.0}
 # The last change is the one at fault; then a word of what is wrong, or of how to mend it.
 REFUSED = [
@@ -202,7 +226,10 @@ REFUSED = [
     ({"data.add_eos": False}, "</s>"),
     ({"data.pack": True}, "false"),
     ({"data.source": "text", "data.path": ""}, "name the data"),
-    (TEXT | {"data.text_field": "text"}, "data.source = jsonl | csv | parquet | hub reads it"),
+    (
+        TEXT | {"data.text_field": "text"},
+        "data.source = jsonl | csv | parquet | hub | tsv reads it",
+    ),
     (TEXT | {"data.pattern": "*.py"}, "data.source = folder"),
     (TEXT | {"data.tokenizer.path": "t.json"}, "kind = file"),
     (TEXT | {"data.tokenizer.vocab_size": 300}, "kind = bpe"),
@@ -216,8 +243,61 @@ REFUSED = [
     *(({f"schedule.{n}": -1}, "0 or more") for n in ("warmup_steps", "decay_steps")),
     ({"schedule.peak_value": 0.0}, "above 0"),
     ({"schedule.decay_steps": 200, "schedule.warmup_steps": 200}, "warmup included"),
-    (CONSTANT | {"schedule.end_value": 0.1}, "warmup_cosine"),
-    (CONSTANT | {"schedule.decay_steps": 9}, "warmup_cosine"),
+    (CONSTANT | {"schedule.end_value": 0.1}, "warmup_cosine, linear, wsd"),
+    (CONSTANT | {"schedule.decay_steps": 9}, "warmup_cosine, linear, wsd"),
+    (CONSTANT | {"schedule.warmup_steps": 0, "schedule.init_value": 0.1}, "warmup_steps > 0"),
+    ({"schedule.cooldown_steps": 9}, "kind = wsd"),
+    (WSD | {"schedule.decay_steps": 300, "schedule.cooldown_steps": 101}, "do not fit"),
+    ({"schedule.kind": "inverse_sqrt", "schedule.end_value": 0.1}, "linear, wsd"),
+    ({"schedule.kind": "inverse_sqrt", "schedule.warmup_steps": 0}, "give 1 or more"),
+    ({"optimizer.kind": "adam", "optimizer.weight_decay": 0.1}, "kind = adamw"),
+    ({"objective.label_smoothing": 1.0}, "below 1"),
+    ({"objective.label_smoothing": -0.1}, "0 or more"),
+    ({"objective.z_loss": -1.0}, "0 or more"),
+    *((MASKED | {"objective.masked_lm.rate": rate}, "between 0 and 1") for rate in (0.0, 1.0)),
+    (MASKED | {"objective.masked_lm.mask": -0.1}, "0 or more"),
+    (MASKED | {"objective.masked_lm.random": 0.3}, "more than 1 together"),
+    *(
+        (start | {"objective.kind": kind}, words)
+        for start, kind, words in (
+            (TEXT, "masked_lm", "set model.architecture = encoder, or choose causal_lm"),
+            (ENCODER, "causal_lm", "set model.architecture = decoder, or choose masked_lm"),
+            (ENCODER, "sequence_classification", "set model.head.kind = sequence"),
+            (TAGGER, "sequence_classification", "set model.head.kind = sequence, or choose token"),
+            (ENCODER, "seq2seq", "set model.architecture = encoder_decoder"),
+            ({}, "prefix_lm", "tasks are for causal_lm"),
+        )
+    ),
+    (but(PAIRS, "data.target_path", ""), "translations"),
+    (
+        PAIRS | {"data.validation_path": "v.en", "data.validation_target_path": ""},
+        "both or neither",
+    ),
+    (but(PAIRS, "data.source", "folder"), "choose from text, jsonl"),
+    *((PAIRS | {f"data.{n}": "x"}, "has columns") for n in ("source_field", "target_field")),
+    (PAIRS | {"data.label_field": "x"}, "classification"),
+    (PAIRS | {"data.source": "csv", "data.target_path": "", "data.text_field": "x"}, "other than"),
+    (
+        but(PAIRS | {"data.source": "csv"}, "data.target_path", "x"),
+        "seq2seq with data.source = text",
+    ),
+    (PAIRS | {"data.target_length": 65}, "model.max_length = 64"),
+    (
+        PAIRS
+        | {"data.validation_path": "v", "data.validation_target_path": "v", "data.split_seed": 1},
+        "a split of pairs",
+    ),
+    (but(CLASSES, "data.source", "text"), "choose from jsonl, csv, parquet, tsv"),
+    (CLASSES | {"data.pack": True}, "one text"),
+    (CLASSES | {"data.target_length": 5}, "seq2seq"),
+    (TEXT | {"data.target_path": "b.txt"}, "seq2seq"),
+    (TEXT | {"data.split_seed": 1}, "labelled examples"),
+    (TEXT | {"data.validation_path": "v", "data.validation_fraction": 0.2}, "never read"),
+    (TEXT | {"data.columns": "a,b"}, "csv, tsv"),
+    (TEXT | {"data.source": "hub", "data.validation_path": "b.txt"}, "local files"),
+    *(({f"data.{n}": "x"}, "never read") for n in ("validation_path", "columns")),
+    ({"data.target_length": -1}, "0 or more"),
+    ({"data.split_seed": -1}, "0 or more"),
     *(
         ({f"train.{n}": 0}, "1 or more")
         for n in ("batch_size", "num_microbatches", "log_every", "keep_latest", "max_skipped_steps")
@@ -270,6 +350,17 @@ def test_two_rests_of_a_mesh_are_refused():
         FILE | {"data.tokenizer.path": "t.json"},
         BPE | {"data.tokenizer.vocab_size": 260},
         CONSTANT,
+        {"schedule.kind": "constant", "schedule.init_value": 0.1},
+        {"schedule.kind": "inverse_sqrt"},
+        WSD | {"schedule.decay_steps": 300, "schedule.cooldown_steps": 100},
+        {"optimizer.kind": "adam", "optimizer.weight_decay": 0.0},
+        MASKED | {"data.pack": True, "objective.masked_lm.random": 0.2},
+        TEXT | {"objective.masked_lm.rate": 9.0, "objective.smoothing": "others"},
+        TEXT | {"objective.kind": "prefix_lm", "data.validation_path": "v.txt"},
+        CLASSES | {"data.columns": "text,label", "data.split_seed": 1, "data.label_field": "c"},
+        TAGGER | {"data.source": "jsonl", "objective.kind": "token_classification"},
+        PAIRS | {"data.pack": True, "data.target_length": 64, "data.split_seed": 1},
+        PAIRS | {"data.source": "tsv", "data.target_path": "", "data.source_field": "en"},
         {"schedule.decay_steps": 201},
         FIXED | {"schedule.warmup_steps": 99},
         FIXED | {"schedule.warmup_steps": 100, "schedule.decay_steps": 200},
@@ -352,6 +443,18 @@ def test_the_run_ends_at_the_first_of_steps_and_epochs(steps, epochs, steps_per_
     assert cfg.train.num_steps == cfg.schedule.decay_steps == expected
 
 
+def test_resolving_fills_classes_and_the_end_of_a_schedule():
+    cfg = convert(**CLASSES | {"schedule.warmup_steps": 2} | WSD)
+    cfg = cfg.resolve(vocab_size=50, steps_per_epoch=10.0, num_classes=7)
+    assert cfg.model.head.num_classes == 7
+    assert (cfg.schedule.decay_steps, cfg.schedule.cooldown_steps) == (80, 16)
+    noam = resolve(**{"schedule.kind": "inverse_sqrt"}).schedule
+    assert (noam.decay_steps, noam.cooldown_steps) == (0, 0)
+    few = convert(**CLASSES | {"model.head.num_classes": 6})
+    with pytest.raises(UserError, match="6 is too small for the data's 7 classes"):
+        few.resolve(vocab_size=50, steps_per_epoch=100.0, num_classes=7)
+
+
 def test_resolving_keeps_what_is_set():
     cfg = resolve(**{"model.vocab_size": 64, "schedule.decay_steps": 500})
     assert (cfg.model.vocab_size, cfg.schedule.decay_steps) == (64, 500)
@@ -380,5 +483,9 @@ def test_choices_are_named_beside_the_default():
         if choices:
             name = path.split(".")[-2:] if path.count(".") > 1 else path.split(".")[-1:]
             where = ".".join(name)
-            found = [ln for ln in lines if f".{where} = " in ln]
+            found = [
+                above + ln  # choices too long for the line stand above it
+                for above, ln in itertools.pairwise(lines)
+                if f".{where} = " in ln
+            ]
             assert any(all(choice in ln for choice in choices) for ln in found), path

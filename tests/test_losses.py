@@ -13,29 +13,37 @@ TARGETS = RNG.integers(0, 7, (2, 5)).astype(np.int32)
 WEIGHTS = np.array([[1, 1, 0.5, 0, 2], [0, 1, 0, 1, 1]], np.float32)
 
 
-def oracle(logits, targets, weights, smoothing=0.0, z_loss=0.0):
+def oracle(logits, targets, weights, smoothing=0.0, z_loss=0.0, convention="all"):
     """Sums over tokens one by one, in float64."""
     total = 0.0
     for index in np.ndindex(targets.shape):
         z = np.float64(logits[index])
         log_z = np.log(np.exp(z - z.max()).sum()) + z.max()
-        truth = np.full(len(z), smoothing / len(z))
-        truth[targets[index]] += 1 - smoothing
+        if convention == "all":
+            truth = np.full(len(z), smoothing / len(z))
+            truth[targets[index]] += 1 - smoothing
+        else:
+            truth = np.full(len(z), smoothing / (len(z) - 1))
+            truth[targets[index]] = 1 - smoothing
         total += weights[index] * (-(truth * (z - log_z)).sum() + z_loss * log_z**2)
     return total
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("convention", ["all", "others"])
 @pytest.mark.parametrize("z_loss", [0.0, 0.01])
 @pytest.mark.parametrize("shape", [(2, 5), (10,)], ids=str)
-def test_cross_entropy_equals_the_oracle(smoothing, z_loss, shape):
+def test_cross_entropy_equals_the_oracle(smoothing, convention, z_loss, shape):
     arrays = LOGITS.reshape(*shape, 7), TARGETS.reshape(shape), WEIGHTS.reshape(shape)
     total, weight = cross_entropy(
-        *map(jnp.asarray, arrays), label_smoothing=smoothing, z_loss=z_loss
+        *map(jnp.asarray, arrays),
+        label_smoothing=smoothing,
+        smoothing=convention,
+        z_loss=z_loss,
     )
     assert total.shape == weight.shape == ()
     assert total.dtype == weight.dtype == jnp.float32
-    np.testing.assert_allclose(total, oracle(*arrays, smoothing, z_loss), rtol=2e-6)
+    np.testing.assert_allclose(total, oracle(*arrays, smoothing, z_loss, convention), rtol=2e-6)
     assert weight == 7.5
 
 
@@ -44,14 +52,24 @@ def test_a_uniform_prediction_costs_log_v():
     np.testing.assert_allclose(total / weight, np.log(8), rtol=1e-6)
 
 
-def test_label_smoothing_by_hand_beside_padding():
-    """ε / V on every class, (1 - ε) more on the target; padding adds nothing (pytorch#73205)."""
+@pytest.mark.parametrize(
+    ("convention", "truth"), [("all", [0.8, 0.1, 0.1]), ("others", [0.7, 0.15, 0.15])]
+)
+def test_label_smoothing_by_hand_beside_padding(convention, truth):
+    """ε = .3 of three classes: ε / V on each, or ε / (V - 1) on the others; none on padding.
+
+    The loss must not change with padding (pytorch#73205).
+    """
     logits = jnp.array([[np.log(2.0), 0.0, 0.0], [9.0, -9.0, 0.0]])  # probabilities 1/2 1/4 1/4
-    by_hand = -(0.7 + 0.1) * np.log(1 / 2) - 2 * 0.1 * np.log(1 / 4)
+    by_hand = -(truth[0] * np.log(1 / 2) + (truth[1] + truth[2]) * np.log(1 / 4))
     targets = jnp.array([0, 1])
     for weights, padding in (([1.0, 0.0], 1), ([2.0, 0.0], 1), ([1.0, 0.0], -100)):
         total, weight = cross_entropy(
-            logits, targets.at[1].set(padding), jnp.array(weights), label_smoothing=0.3
+            logits,
+            targets.at[1].set(padding),
+            jnp.array(weights),
+            label_smoothing=0.3,
+            smoothing=convention,
         )
         np.testing.assert_allclose(total, weights[0] * by_hand, rtol=1e-6)
         assert weight == weights[0]

@@ -13,11 +13,10 @@ from jaxformer.nn import masks
 from jaxformer.nn.attention import SelfAttention
 from jaxformer.nn.block import Block
 from jaxformer.nn.cache import init_cache
-from jaxformer.nn.context import Context
 from jaxformer.nn.kernels import reference
+from jaxformer.nn.kernels.rule import Rule
 from jaxformer.nn.masks import Visibility
-from jaxformer.nn.parameters import zeros
-from jaxformer.nn.positions import PositionEncoding, Rope, Sinusoidal
+from jaxformer.nn.positions import Rope, Sinusoidal
 from tests.builders import model_config
 
 
@@ -65,11 +64,8 @@ def attend(q, k, v, causal=False):
     q_ids_BL, k_ids_BS = (jnp.ones((1, x.shape[1]), jnp.int32) for x in (q_BLHK, k_BSGK))
     q_order_BL, k_order_BS = masks.order(q_ids_BL), masks.order(k_ids_BS)
     visibility = Visibility(q_order_BL, k_order_BS, q_ids_BL, k_ids_BS, causal)
-    encoding = PositionEncoding(model_config())
-    context = Context(encoding, visibility, q_order_BL, k_order_BS, None, None, frozenset())
-    out_BLHK, weights_BHLS = reference.attend(
-        q_BLHK, k_BSGK, v_BSGK, context, dropout_rate=0.0, layer=0
-    )
+    rule = Rule(visibility, q_BLHK.shape[-1] ** -0.5)
+    out_BLHK, weights_BHLS = reference.attend(q_BLHK, k_BSGK, v_BSGK, rule)
     return np.asarray(weights_BHLS)[0, 0], np.asarray(out_BLHK)[0, :, 0]
 
 
@@ -119,13 +115,18 @@ def test_attention_without_positions_or_mask_is_permutation_equivariant():
 @pytest.mark.parametrize("num_heads", [1, 2, 8, 64])
 def test_parameters_of_multi_head_attention(num_heads):
     cfg = model_config(d_model=512, num_heads=num_heads)
-    assert count(SelfAttention(cfg, zeros, zeros, jnp.dtype("float32"))) == 1_050_624
+    attention = SelfAttention(cfg, cfg.layer_specs(1)[0], jnp.dtype("float32"))
+    assert count(attention) == 1_050_624
+
+
+def block(cfg) -> Block:
+    return Block(cfg, cfg.layer_specs(1)[0], jnp.dtype("float32"))
 
 
 @pytest.mark.parametrize("d", [16, 64, 768])
 def test_parameters_of_a_decoder_block(d):
     cfg = model_config(d_model=d, d_ff=0)
-    assert count(Block(cfg, jnp.dtype("float32"))) == 12 * d**2 + 13 * d
+    assert count(block(cfg)) == 12 * d**2 + 13 * d
 
 
 @pytest.mark.parametrize(
@@ -140,7 +141,7 @@ def test_parameters_of_a_decoder_block(d):
 def test_parameters_of_two_layers(d, heads, d_ff, expected):
     """An encoder layer has the same parameters as a decoder-only one."""
     cfg = model_config(d_model=d, num_heads=heads, d_ff=d_ff)
-    assert 2 * count(Block(cfg, jnp.dtype("float32"))) == expected
+    assert 2 * count(block(cfg)) == expected
 
 
 def test_parts_of_a_layer():
@@ -185,6 +186,7 @@ def test_parameters_of_llama_7b():
         norm="rmsnorm",
         activation="swiglu",
         attention_bias=False,
+        attention_output_bias=False,
         **{"feed_forward_bias": False, "tie_embeddings": False, "position.kind": "rope"},
     )
     assert count(build(cfg)) == 6_738_415_616

@@ -7,7 +7,8 @@ device is touched. Errors are `UserError`s that name the field by its path.
 """
 
 from jaxformer.config.data import TASKS, AgreementConfig, DataConfig, TokenizerConfig
-from jaxformer.config.model import GATED, ModelConfig
+from jaxformer.config.model import GATED, LayerSpec, ModelConfig
+from jaxformer.config.objective import MaskedLmConfig, ObjectiveConfig
 from jaxformer.config.run import (
     EvalConfig,
     MeshConfig,
@@ -24,8 +25,11 @@ __all__ = [
     "AgreementConfig",
     "DataConfig",
     "EvalConfig",
+    "LayerSpec",
+    "MaskedLmConfig",
     "MeshConfig",
     "ModelConfig",
+    "ObjectiveConfig",
     "OptimizerConfig",
     "RunConfig",
     "ScheduleConfig",

@@ -3,9 +3,13 @@
 import dataclasses
 from typing import ClassVar, Literal
 
+from jaxformer.config.objective import ObjectiveConfig
 from jaxformer.config.section import Section, at_least, refuse, unread
 
 TASKS = ("agreement",)
+TABULAR = ("jsonl", "csv", "parquet", "hub", "tsv")  # sources with named columns
+LABELLED = ("jsonl", "csv", "parquet", "tsv")  # … that classes are read from
+PAIRED = ("text", *LABELLED)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,12 +29,21 @@ class AgreementConfig(Section):
 class DataConfig(Section):
     prefix: ClassVar[str] = "data"
 
-    source: Literal["agreement", "text", "jsonl", "csv", "parquet", "folder", "hub"]
+    source: Literal["agreement", "text", "jsonl", "csv", "tsv", "parquet", "folder", "hub"]
     path: str
+    target_path: str
+    validation_path: str
+    validation_target_path: str
     text_field: str
+    label_field: str
+    source_field: str
+    target_field: str
+    columns: str
     pattern: str
     length: int
+    target_length: int
     validation_fraction: float
+    split_seed: int
     add_bos: bool
     add_eos: bool
     pack: bool
@@ -46,8 +59,14 @@ class DataConfig(Section):
     def is_task(self) -> bool:
         return self.source in TASKS
 
+    @property
+    def column_names(self) -> tuple[str, ...]:
+        """The columns of a table without a first line of names; empty where it has one."""
+        return tuple(name.strip() for name in self.columns.split(",")) if self.columns else ()
+
     def check(self) -> None:
         at_least("data", self, 2, "length")
+        at_least("data", self, 0, "target_length", "split_seed")
         if not 0 <= self.validation_fraction < 1:
             refuse(
                 "data.validation_fraction",
@@ -59,10 +78,14 @@ class DataConfig(Section):
         else:
             if not self.path:
                 refuse("data.path", f"is empty while data.source = {self.source}", "name the data")
-            tabular = ("jsonl", "csv", "parquet", "hub")
-            reader = f"data.source = {' | '.join(tabular)}"
-            unread("data.text_field", self.text_field, self.source in tabular, reader)
+            reader, tables = f"data.source = {' | '.join(TABULAR)}", self.source in ("csv", "tsv")
+            unread("data.text_field", self.text_field, self.source in TABULAR, reader)
+            unread("data.columns", self.columns, tables, "data.source = csv, tsv")
             unread("data.pattern", self.pattern, self.source == "folder", "data.source = folder")
+            own = self.source != "hub"
+            unread("data.validation_path", self.validation_path, own, "a source of local files")
+            drawn, reader = not self.validation_path, "a split of data.path"
+            unread("data.validation_fraction", self.validation_fraction, drawn, reader)
         kind, size = self.tokenizer.kind, self.tokenizer.vocab_size
         unread("data.tokenizer.path", self.tokenizer.path, kind == "file", "kind = file")
         unread("data.tokenizer.vocab_size", size, kind == "bpe", "kind = bpe")
@@ -75,10 +98,47 @@ class DataConfig(Section):
                 "byte-level BPE needs at least 260: 256 bytes, 3 special tokens and a merge",
             )
 
+    def check_objective(self, objective: ObjectiveConfig) -> None:
+        """Raises UserError where the data do not have what the objective learns from."""
+        pairs, labels, kind = objective.has_pairs, objective.has_labels, objective.kind
+        if self.is_task and kind != "causal_lm":
+            mend = "tasks are for causal_lm: set data.source"
+            refuse("objective.kind", f"is {kind} while data.source = {self.source}", mend)
+        sources = PAIRED if pairs else LABELLED if labels else (self.source,)
+        if self.source not in sources:
+            mend = f"choose from {', '.join(sources)}"
+            refuse("data.source", f"is {self.source} while objective.kind = {kind}", mend)
+        two_texts = pairs and self.source == "text"
+        texts, tables = "seq2seq with data.source = text", "seq2seq with a source that has columns"
+        if two_texts and not self.target_path:
+            refuse("data.target_path", "is empty", "name the translations of data.path")
+        if two_texts and bool(self.validation_path) != bool(self.validation_target_path):
+            mend = "validation pairs are in two files: give both or neither"
+            refuse("data.validation_target_path", "and validation_path: one is empty", mend)
+        classification = "objective.kind = sequence_classification, token_classification"
+        drawn = (pairs or labels) and not self.validation_path
+        for name, is_read, reader in (
+            ("target_path", two_texts, texts),
+            ("validation_target_path", two_texts, texts),
+            ("source_field", pairs and not two_texts, tables),
+            ("target_field", pairs and not two_texts, tables),
+            ("text_field", not pairs, "an objective other than seq2seq"),
+            ("label_field", labels, classification),
+            ("target_length", pairs, "objective.kind = seq2seq"),
+            ("split_seed", drawn, "a split of pairs or labelled examples"),
+        ):
+            unread(f"data.{name}", getattr(self, name), is_read, reader)
+        if labels and self.pack:
+            mend = "a row of a classifier is one text: set it to false"
+            refuse("data.pack", f"is true while objective.kind = {kind}", mend)
+
     def _check_task(self) -> None:
         at_least("data.agreement", self.agreement, 1, "num_examples")
         at_least("data.agreement", self.agreement, 0, "max_modifiers")
-        for name in ("path", "text_field", "pattern", "validation_fraction"):
+        for name in (
+            *("path", "validation_path", "validation_fraction"),
+            *("text_field", "columns", "pattern"),
+        ):
             unread(f"data.{name}", getattr(self, name), False, "a data.source that reads files")
         if self.tokenizer.kind != "word":
             refuse(

@@ -1,10 +1,13 @@
 """The network's fields."""
 
 import dataclasses
+import re
 from typing import ClassVar, Literal
 
-from jaxformer.config.section import Section, at_least, positive, refuse
+from jaxformer.config.section import Section, at_least, positive, refuse, unread
 
+INPUT_POSITIONS = ("sinusoidal", "learned")  # added to the embeddings: the same for all layers
+LAYER_POSITIONS = ("none", "rope")  # act within attention: may differ from layer to layer
 GATED = {"reglu": "relu", "geglu": "gelu", "swiglu": "silu"}
 
 
@@ -43,11 +46,28 @@ class PositionConfig(Section):
 
 
 @dataclasses.dataclass(frozen=True)
+class HeadConfig(Section):
+    kind: Literal["vocabulary", "sequence", "token"]
+    transform: bool
+    num_classes: int
+    pooling: Literal["first", "mean"]
+
+
+@dataclasses.dataclass(frozen=True)
+class LayerSpec:
+    """What may differ from layer to layer: the kind of position encoding, the window (0: none)."""
+
+    position: str
+    window: int
+
+
+@dataclasses.dataclass(frozen=True)
 class ModelConfig(Section):
     prefix: ClassVar[str] = "model"
 
-    architecture: Literal["decoder"]
+    architecture: Literal["decoder", "encoder", "encoder_decoder"]
     num_layers: int
+    num_encoder_layers: int
     d_model: int
     num_heads: int
     num_kv_heads: int
@@ -60,14 +80,28 @@ class ModelConfig(Section):
     norm_placement: Literal["pre", "post", "sandwich", "none"]
     final_norm: Literal["auto", "true", "false"]
     norm_epsilon: float
+    embedding_norm: bool
+    residual: bool
     attention_bias: bool
+    attention_output_bias: bool
     feed_forward_bias: bool
     head_bias: bool
+    scale_attention: bool
+    qk_norm: bool
+    attention_softcap: float
+    logit_softcap: float
+    attention_sink: bool
+    window: int
+    layer_pattern: str
     tie_embeddings: bool
+    share_embeddings: bool
     scale_embeddings: bool
-    initializer: Literal["gpt2", "xavier"]
+    scale_logits: bool
+    initializer: Literal["gpt2", "bert", "xavier", "t5", "lecun"]
     scan_layers: bool
+    remat: Literal["none", "full", "dots"]
     layernorm: LayerNormConfig
+    head: HeadConfig
     dropout: DropoutConfig
     position: PositionConfig
 
@@ -84,6 +118,25 @@ class ModelConfig(Section):
         return self.d_ff or 4 * self.d_model
 
     @property
+    def encoder_layers(self) -> int:
+        """Layers of the encoder; 0 in a decoder."""
+        if self.architecture == "decoder":
+            return 0
+        return self.num_encoder_layers or self.num_layers
+
+    def layer_specs(self, num_layers: int) -> tuple[LayerSpec, ...]:
+        """One for each layer: the pattern, repeated as often as it takes."""
+        specs = parse_layer_pattern(self.layer_pattern)
+        specs = specs or (LayerSpec(self.position.kind, self.window),)
+        return tuple(specs[i % len(specs)] for i in range(num_layers))
+
+    @property
+    def position_kinds(self) -> tuple[str, ...]:
+        """The encodings in use, the one of `position.kind` first."""
+        kinds = [self.position.kind, *(s.position for s in parse_layer_pattern(self.layer_pattern))]
+        return tuple(dict.fromkeys(kinds))
+
+    @property
     def has_final_norm(self) -> bool:
         if self.final_norm == "auto":
             return self.norm_placement in ("pre", "sandwich")
@@ -91,7 +144,8 @@ class ModelConfig(Section):
 
     def check(self) -> None:
         at_least("model", self, 1, "num_layers", "d_model", "num_heads", "max_length")
-        at_least("model", self, 0, "num_kv_heads", "head_dim", "d_ff", "vocab_size")
+        at_least("model", self, 0, "num_kv_heads", "head_dim", "d_ff", "vocab_size", "window")
+        at_least("model", self, 0, "num_encoder_layers", "attention_softcap", "logit_softcap")
         positive("model", self, "norm_epsilon")
         for name, rate in self.dropout.to_dict().items():
             if not 0 <= rate < 1:
@@ -108,7 +162,51 @@ class ModelConfig(Section):
                 f"{self.d_model} is not divisible by num_heads = {self.num_heads}",
                 "change one of them or set model.head_dim",
             )
+        both = self.architecture == "encoder_decoder"
+        unread("model.num_encoder_layers", self.num_encoder_layers, both, "encoder_decoder")
+        self._check_head()
+        self._check_layers()
         self._check_positions()
+
+    def _check_head(self) -> None:
+        head, words = self.head, self.head.kind == "vocabulary"
+        if not words and self.architecture != "encoder":
+            refuse(
+                "model.head.kind",
+                f"is {head.kind} while model.architecture = {self.architecture}",
+                "only encoders classify: a decoder's head is vocabulary",
+            )
+        at_least("model.head", head, 0, "num_classes")
+        unread("model.head.num_classes", head.num_classes, not words, "head.kind = sequence, token")
+        unread("model.head.transform", head.transform, words, "head.kind = vocabulary")
+        unread("model.logit_softcap", self.logit_softcap, words, "head.kind = vocabulary")
+        if head.transform and self.activation in GATED:
+            refuse(
+                "model.head.transform",
+                f"has no gate for model.activation = {self.activation}",
+                "choose relu, gelu, gelu_exact or silu",
+            )
+
+    def _check_layers(self) -> None:
+        specs = parse_layer_pattern(self.layer_pattern)
+        if specs and self.window:
+            refuse(
+                "model.window",
+                f"is {self.window} while model.layer_pattern gives windows by layer",
+                "leave one of them out",
+            )
+        if len(specs) > max(self.num_layers, self.encoder_layers):
+            refuse(
+                "model.layer_pattern",
+                f"describes {len(specs)} layers, the model has {self.num_layers}",
+                "shorten it: a pattern is repeated, not cut",
+            )
+        if self.scan_layers and len(set(specs)) > 1:
+            refuse(
+                "model.scan_layers",
+                "is true while model.layer_pattern makes layers differ",
+                "set it to false: scanned layers are equal",
+            )
 
     def _check_positions(self) -> None:
         position = self.position
@@ -116,7 +214,7 @@ class ModelConfig(Section):
             positive("model.position.sinusoidal", position.sinusoidal, "base")
             if self.d_model % 2:
                 refuse("model.d_model", f"{self.d_model} is odd", "sinusoidal positions need pairs")
-        if position.kind == "rope":
+        if "rope" in self.position_kinds:
             positive("model.position.rope", position.rope, "base")
             fraction, where = position.rope.fraction, "model.position.rope.fraction"
             if not 0 < fraction <= 1:
@@ -129,3 +227,26 @@ class ModelConfig(Section):
                     f"rotates {rotated:g} of {self.head_width} dimensions of a head",
                     "rotation needs an even whole number of them",
                 )
+
+
+def parse_layer_pattern(text: str) -> tuple[LayerSpec, ...]:
+    """Reads e.g. 'rope:window=256 x3, none': kind[:window=N][ xCOUNT], separated by commas.
+
+    Raises UserError.
+    """
+    where, specs = "model.layer_pattern", []
+    for part in text.split(",") if text.strip() else ():
+        match = re.fullmatch(r"\s*(\w+)(?::window=(\d+))?(?:\s+x(\d+))?\s*", part)
+        if match is None:
+            mend = "write kind[:window=N][ xCOUNT], e.g. 'rope:window=256 x3, none'"
+            refuse(where, f"has {part.strip()!r}", mend)
+        kind, window, count = match[1], int(match[2] or 0), int(match[3] or 1)
+        if kind in INPUT_POSITIONS:
+            mend = f"choose from {', '.join(LAYER_POSITIONS)}"
+            refuse(where, f"has {kind}, which is added to the embeddings of all layers", mend)
+        if kind not in LAYER_POSITIONS:
+            refuse(where, f"has {kind!r}", f"choose from {', '.join(LAYER_POSITIONS)}")
+        if count < 1 or match[2] == "0":
+            refuse(where, f"has {part.strip()!r}", "windows and counts are at least 1")
+        specs += [LayerSpec(kind, window)] * count
+    return tuple(specs)

@@ -7,15 +7,18 @@ from typing import ClassVar, Literal
 
 from jaxformer.config.data import DataConfig
 from jaxformer.config.model import ModelConfig
+from jaxformer.config.objective import ObjectiveConfig
 from jaxformer.config.section import Section, at_least, positive, refuse, unread
 from jaxformer.errors import UserError
+
+ENDING = ("warmup_cosine", "linear", "wsd")  # schedules that have a last step
 
 
 @dataclasses.dataclass(frozen=True)
 class OptimizerConfig(Section):
     prefix: ClassVar[str] = "optimizer"
 
-    kind: Literal["adamw"]
+    kind: Literal["adamw", "adam"]
     b1: float
     b2: float
     epsilon: float
@@ -28,31 +31,62 @@ class OptimizerConfig(Section):
         for name in ("b1", "b2"):
             if not 0 <= getattr(self, name) < 1:
                 refuse(f"optimizer.{name}", f"is {getattr(self, name)}", "give 0 to below 1")
+        unread("optimizer.weight_decay", self.weight_decay, self.kind == "adamw", "kind = adamw")
 
 
 @dataclasses.dataclass(frozen=True)
 class ScheduleConfig(Section):
     prefix: ClassVar[str] = "schedule"
 
-    kind: Literal["warmup_cosine", "constant"]
+    kind: Literal["warmup_cosine", "linear", "inverse_sqrt", "wsd", "constant"]
     init_value: float
     peak_value: float
     warmup_steps: int
     decay_steps: int
+    cooldown_steps: int
     end_value: float
+
+    @property
+    def has_end(self) -> bool:
+        """Whether it decays to `end_value` over `decay_steps` in all."""
+        return self.kind in ENDING
 
     def check(self) -> None:
         at_least("schedule", self, 0, "init_value", "end_value", "warmup_steps", "decay_steps")
+        at_least("schedule", self, 0, "cooldown_steps")
         positive("schedule", self, "peak_value")
-        if self.kind == "constant":
-            for name in ("decay_steps", "end_value"):
-                unread(f"schedule.{name}", getattr(self, name), False, "kind = warmup_cosine")
-        elif self.decay_steps and self.warmup_steps >= self.decay_steps:
+        for name in ("decay_steps", "end_value"):
+            value = getattr(self, name)
+            unread(f"schedule.{name}", value, self.has_end, f"kind = {', '.join(ENDING)}")
+        wsd, warms = self.kind == "wsd", self.warmup_steps > 0
+        unread("schedule.cooldown_steps", self.cooldown_steps, wsd, "kind = wsd")
+        unread("schedule.init_value", self.init_value, warms, "a warmup (warmup_steps > 0)")
+        if self.kind == "inverse_sqrt" and not self.warmup_steps:
+            mend = "the rate at step s is peak_value · sqrt(warmup_steps / s): give 1 or more"
+            refuse("schedule.warmup_steps", "is 0 while kind = inverse_sqrt", mend)
+        if self.decay_steps and self.warmup_steps >= self.decay_steps:
             refuse(
                 "schedule.warmup_steps",
                 f"{self.warmup_steps} is not below decay_steps = {self.decay_steps}",
                 "decay_steps is the whole length, warmup included",
             )
+        if self.decay_steps and self.warmup_steps + self.cooldown_steps > self.decay_steps:
+            refuse(
+                "schedule.cooldown_steps",
+                f"{self.cooldown_steps} and warmup_steps = {self.warmup_steps} do not fit into "
+                f"decay_steps = {self.decay_steps}",
+                "lower one of them",
+            )
+
+    def ending_at(self, steps: int) -> "ScheduleConfig":
+        """The same with `decay_steps` and `cooldown_steps` filled in for a run of this length."""
+        if not self.has_end:
+            return self
+        total = self.decay_steps or steps
+        room = max(1, total - self.warmup_steps)
+        cooldown = self.cooldown_steps or min(room, max(1, total // 5))
+        cooldown = cooldown if self.kind == "wsd" else 0
+        return dataclasses.replace(self, decay_steps=total, cooldown_steps=cooldown)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,6 +152,7 @@ class RunConfig(Section):
     seed: int
     compute_dtype: Literal["float32", "bfloat16"]
     model: ModelConfig
+    objective: ObjectiveConfig
     data: DataConfig
     optimizer: OptimizerConfig
     schedule: ScheduleConfig
@@ -128,17 +163,21 @@ class RunConfig(Section):
     def check(self) -> None:
         if not 0 <= self.seed < 2**32:
             refuse("seed", f"is {self.seed}", "give a number from 0 to 4294967295")
-        parts = (self.model, self.data, self.optimizer, self.schedule, self.train, self.eval)
-        for section in (*parts, self.mesh):
+        parts = (self.model, self.objective, self.data, self.optimizer, self.schedule, self.train)
+        for section in (*parts, self.eval, self.mesh):
             section.check()
-        if self.data.length > self.model.max_length:
-            refuse(
-                "data.length",
-                f"{self.data.length} is more than model.max_length = {self.model.max_length}",
-                "raise the latter",
-            )
+        self.objective.check_model(self.model.architecture, self.model.head.kind)
+        self.data.check_objective(self.objective)
+        for name in ("length", "target_length"):
+            if getattr(self.data, name) > self.model.max_length:
+                refuse(
+                    f"data.{name}",
+                    f"{getattr(self.data, name)} is more than model.max_length = "
+                    f"{self.model.max_length}",
+                    "raise the latter",
+                )
         steps = self.train.num_steps
-        if self.schedule.kind == "warmup_cosine" and not self.schedule.decay_steps:
+        if self.schedule.has_end and not self.schedule.decay_steps:
             if steps and self.schedule.warmup_steps >= steps:
                 refuse(
                     "schedule.warmup_steps",
@@ -146,26 +185,33 @@ class RunConfig(Section):
                     "lower it, or set schedule.decay_steps",
                 )
 
-    def resolve(self, *, vocab_size: int, steps_per_epoch: float) -> "RunConfig":
-        """Fills what only the data can tell: vocabulary size, number of steps, decay steps."""
-        if self.model.vocab_size and self.model.vocab_size < vocab_size:
+    def resolve(
+        self, *, vocab_size: int, steps_per_epoch: float, num_classes: int = 0
+    ) -> "RunConfig":
+        """Fills what only the data can tell: vocabulary, classes, number of steps, decay steps."""
+        asked = self.model.vocab_size, self.model.head.num_classes
+        if asked[0] and asked[0] < vocab_size:
             refuse(
                 "model.vocab_size",
-                f"{self.model.vocab_size} is too small for the tokenizer's {vocab_size} tokens",
+                f"{asked[0]} is too small for the tokenizer's {vocab_size} tokens",
                 "raise it, or set 0 to take the tokenizer's",
+            )
+        if asked[1] and asked[1] < num_classes:
+            refuse(
+                "model.head.num_classes",
+                f"{asked[1]} is too small for the data's {num_classes} classes",
+                "raise it, or set 0 to take the data's",
             )
         replace = dataclasses.replace
         by_epochs = max(1, round(self.train.num_epochs * steps_per_epoch))
         bounds = [self.train.num_steps, by_epochs if self.train.num_epochs else 0]
         steps = min(bound for bound in bounds if bound)
-        schedule = self.schedule
-        if schedule.kind == "warmup_cosine" and not schedule.decay_steps:
-            schedule = replace(schedule, decay_steps=steps)
+        head = replace(self.model.head, num_classes=asked[1] or num_classes)
         resolved = replace(
             self,
-            model=replace(self.model, vocab_size=self.model.vocab_size or vocab_size),
+            model=replace(self.model, vocab_size=asked[0] or vocab_size, head=head),
             train=replace(self.train, num_steps=steps, num_epochs=0.0),
-            schedule=schedule,
+            schedule=self.schedule.ending_at(steps),
         )
         resolved.check()
         return resolved

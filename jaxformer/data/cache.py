@@ -43,6 +43,10 @@ class TokenCache:
     def lengths(self) -> np.ndarray:
         return np.diff(self.offsets)
 
+    def document(self, index: int) -> np.ndarray:
+        """The ids of one document."""
+        return self.tokens[self.offsets[index] : self.offsets[index + 1]]
+
 
 def fingerprint(*parts: Any) -> str:
     """A short hash of JSON-able values."""

@@ -1,5 +1,7 @@
 """What `--dry_run` says about the data."""
 
+import numpy as np
+
 from jaxformer.config import RunConfig
 from jaxformer.data.open import Data
 
@@ -8,13 +10,24 @@ def describe(data: Data, cfg: RunConfig) -> dict[str, str]:
     """Named facts in the order to print them, the last a decoded row of the first batch."""
     row = data.train.row(0, 0)
     ids = row["tokens"][row["segment_ids"] > 0]
-    return {
+    decode = data.tokenizer.decode
+    what = "texts" if np.ndim(row["targets"]) == 0 else "tokens"
+    facts = {
         "vocabulary": f"{data.tokenizer.vocab_size:,} tokens ({data.tokenizer.kind})",
-        "training tokens": f"{data.train.num_tokens:,} an epoch",
-        "validation tokens": f"{data.validation.num_tokens:,}",
-        "training rows": f"{len(data.train):,} of {cfg.data.length} tokens an epoch",
+        f"training {what}": f"{data.train.num_tokens:,} an epoch",
+        f"validation {what}": f"{data.validation.num_tokens:,}",
+        "training rows": f"{len(data.train):,} of {len(row['tokens'])} tokens an epoch",
         "validation rows": f"{len(data.validation):,}",
         "batches": f"{len(data.train) / cfg.train.batch_size:,.1f} an epoch",
-        "sample row": repr(data.tokenizer.decode(ids)),
-        "its tokens": " ".join(map(repr, map(data.tokenizer.token, ids[:12].tolist()))) + " …",
     }
+    if data.classes:
+        some = ", ".join(data.classes[:8]) + (", …" if len(data.classes) > 8 else "")
+        facts["classes"] = f"{len(data.classes)}: {some}"
+    if "source" in row:
+        facts["sample source"] = repr(decode(row["source"][row["source_segment_ids"] > 0]))
+    facts["sample row"] = repr(decode(ids))
+    first = " ".join(map(repr, map(data.tokenizer.token, ids[:12].tolist())))
+    facts["its tokens"] = first + " …" * (len(ids) > 12)
+    if np.ndim(row["targets"]) == 0:
+        facts["its class"] = data.classes[int(row["targets"])]
+    return facts

@@ -6,11 +6,12 @@
 import contextlib
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from jaxformer.config import DataConfig
+from jaxformer.data.columns import READERS, no_column, read_rows, read_text
 from jaxformer.errors import UserError
 
 
@@ -25,16 +26,14 @@ def read_files(cfg: DataConfig, files: list[Path], cache_dir: str) -> Any:
     field = cfg.text_field or "text"
     if cfg.source == "parquet":
         return _read_parquet(names, field, cache_dir)
-    if cfg.source == "csv":
-        return _read_csv(names, field, cache_dir)
-    generator = _json_lines if cfg.source == "jsonl" else _whole_files
-    key = hashlib.sha256(json.dumps([cfg.source, field, names]).encode()).hexdigest()[:16]
+    parts = [cfg.source, field, cfg.columns, names]
+    key = hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
     try:
         return datasets.Dataset.from_generator(
-            generator,
+            _texts,
             features=features(),
             cache_dir=cache_dir,
-            gen_kwargs={"names": names, "field": field},
+            gen_kwargs={"cfg": cfg, "names": tuple(names)},  # a list would be a shard a file
             fingerprint=key,
         )
     except DatasetGenerationError as error:
@@ -71,7 +70,7 @@ def read_hub(cfg: DataConfig) -> Any:
         constants.HF_HUB_OFFLINE = was_offline
     field = cfg.text_field or "text"
     if field not in data.column_names:
-        raise _no_column(cfg.path, field, data.column_names)
+        raise no_column(cfg.path, "text_field", field, data.column_names)
     _check_type(cfg.path, field, data.data.schema.field(field).type)
     data = data.select_columns([field])
     return data.rename_column(field, "text") if field != "text" else data
@@ -93,63 +92,18 @@ def reading(path: str | Path) -> Iterator[None]:
         raise UserError(str(path), f"cannot be read ({reason})", "check the file")
 
 
-def _whole_files(names: list[str], field: str) -> Iterator[dict[str, str]]:
-    del field
-    for name in names:
-        yield {"text": _read_text(Path(name))}
-
-
-def _json_lines(names: list[str], field: str) -> Iterator[dict[str, str]]:
-    for name in names:
-        for number, line in enumerate(_read_text(Path(name)).split("\n"), 1):
-            if not line.strip():
-                continue
-            where = f"{name} line {number}"
-            try:
-                value = json.loads(line)
-            except (ValueError, RecursionError) as error:
-                raise UserError(where, f"is not JSON ({error})", "give one object a line")
-            if not isinstance(value, dict):
-                raise UserError(where, "is not an object", 'give lines like {"text": "…"}')
-            if field not in value:
-                raise _no_column(where, field, list(value))
-            if not isinstance(value[field], str):
-                raise UserError(where, f"has no string in {field!r}", "give text there")
-            try:
-                value[field].encode()
-            except UnicodeEncodeError:
-                raise UserError(where, "holds half a character (a lone surrogate)", "leave it out")
-            yield {"text": value[field]}
-
-
-def _read_csv(names: list[str], field: str, cache_dir: str) -> Any:
-    import csv
-
-    import datasets
-    import pandas
-    from datasets.exceptions import DatasetGenerationError
-
-    filled: list[Any] = []  # pandas takes no file without rows
-    for name in names:
-        first, _, rest = _read_text(Path(name)).partition("\n")
-        header = next(csv.reader([first.rstrip("\r")]), [])
-        if field not in header:
-            raise _no_column(name, field, header)
-        filled += [name] if rest.strip() else []
-    if not filled:
+def _texts(cfg: DataConfig, names: Sequence[str]) -> Iterator[dict[str, str]]:
+    if cfg.source in READERS:
+        rows = read_rows(cfg, names, {"text_field": cfg.text_field or "text"})
+        texts = (text for (text,) in rows)
+    else:
+        texts = (read_text(Path(name)) for name in names)
+    is_empty = True
+    for text in texts:
+        is_empty = False
+        yield {"text": text}
+    if is_empty:  # datasets takes none without rows
         raise _no_text(names)
-    try:
-        data = datasets.Dataset.from_csv(
-            filled,
-            cache_dir=cache_dir,
-            usecols=[field],
-            converters={field: str},
-            na_filter=False,
-        )
-    except (DatasetGenerationError, pandas.errors.ParserError) as error:
-        reason = str(error.__cause__ or error).splitlines()[0]
-        raise UserError(", ".join(names), f"is not CSV ({reason})", "mend the file")
-    return data.rename_column(field, "text") if field != "text" else data
 
 
 def _read_parquet(names: list[str], field: str, cache_dir: str) -> Any:
@@ -166,7 +120,7 @@ def _read_parquet(names: list[str], field: str, cache_dir: str) -> Any:
         except (pyarrow.ArrowException, OSError) as error:
             raise UserError(name, f"is not a parquet file ({error})", "name one")
         if field not in columns.names:
-            raise _no_column(name, field, columns.names)
+            raise no_column(name, "text_field", field, columns.names)
         _check_type(name, field, columns.field(field).type)
         filled += [name] if rows else []
     if not filled:
@@ -179,19 +133,6 @@ def _read_parquet(names: list[str], field: str, cache_dir: str) -> Any:
     return data.rename_column(field, "text") if field != "text" else data
 
 
-def _read_text(path: Path) -> str:
-    """The file's text, line breaks as they are; UserError unless it is UTF-8."""
-    mend = "give UTF-8 text (in a folder, narrow data.pattern)"
-    with reading(path):
-        content = path.read_bytes()
-    if b"\0" in content:
-        raise UserError(str(path), f"is binary (a zero byte at {content.index(0)})", mend)
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise UserError(str(path), f"is not UTF-8 text (byte {error.start})", mend)
-
-
 def _check_type(where: str, field: str, kind: Any) -> None:
     """Refuses a column of an Arrow type that is not text."""
     import pyarrow
@@ -202,10 +143,5 @@ def _check_type(where: str, field: str, kind: Any) -> None:
         raise UserError(where, f"has {kind} in column {field!r}, not text", "set data.text_field")
 
 
-def _no_text(names: list[str]) -> UserError:
+def _no_text(names: Sequence[str]) -> UserError:
     return UserError(", ".join(names), "holds no text", "give data with text in it")
-
-
-def _no_column(where: str, field: str, columns: list[str]) -> UserError:
-    names = ", ".join(map(str, columns[:10])) + (", …" if len(columns) > 10 else "")
-    return UserError(where, f"has no column {field!r}", f"set data.text_field to one of: {names}")

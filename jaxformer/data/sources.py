@@ -68,15 +68,26 @@ def files_fingerprint(files: list[Path]) -> list[str]:
     return hashes
 
 
-def read_texts(cfg: DataConfig, files: list[Path], cache_dir: str) -> Texts:
-    """Reads all documents, keeping Arrow files in `cache_dir`, and splits them."""
+def read_texts(
+    cfg: DataConfig, files: list[Path], cache_dir: str, held_out: list[Path] | None = None
+) -> Texts:
+    """Reads all documents, keeping Arrow files in `cache_dir`, and splits them.
+
+    Validation is `held_out`, files of their own, or a share of the others.
+    """
     data = read_hub(cfg) if cfg.source == "hub" else read_files(cfg, files, cache_dir)
+    data = _filled(data, cfg.path)
+    if held_out:
+        validation = read_files(cfg, held_out, cache_dir)
+        return Texts(data, _filled(validation, cfg.validation_path))
+    return _split(data, cfg.held_out)
+
+
+def _filled(data: Any, path: str) -> Any:
     filled = [i for i, text in enumerate(data["text"]) if text and text.strip()]
     if not filled:
-        raise UserError(cfg.path, "holds no text", "give data with text in it")
-    if len(filled) < len(data):
-        data = data.select(filled)
-    return _split(data, cfg.held_out)
+        raise UserError(path, "holds no text", "give data with text in it")
+    return data.select(filled) if len(filled) < len(data) else data
 
 
 def _split(data: Any, fraction: float) -> Texts:

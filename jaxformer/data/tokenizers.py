@@ -17,9 +17,11 @@ import tokenizers
 from jaxformer.errors import UserError
 
 SPECIAL = ["<pad>", "<s>", "</s>"]
+MASK = "<mask>"  # after these, in tokenizers made for a masked language model
 PAD_NAMES = ("<pad>", "[PAD]", "<|pad|>", "<|finetune_right_pad_id|>")
 BOS_NAMES = ("<s>", "[CLS]", "<bos>", "<|begin_of_text|>", "<|startoftext|>", "<|endoftext|>")
 EOS_NAMES = ("</s>", "[SEP]", "<eos>", "<|end_of_text|>", "<|endoftext|>")
+MASK_NAMES = (MASK, "[MASK]")
 PIECE = 2**18  # characters: longer texts go to the library in pieces, which bounds its memory
 PIECES = 64  # pieces encoded at a time
 
@@ -27,8 +29,8 @@ PIECES = 64  # pieces encoded at a time
 class Tokenizer:
     """Text to ids and back.
 
-    `pad_id`, `bos_id`, `eos_id` are found by name; `bos_id` and `eos_id` are -1 where there is no
-    such token, `pad_id` falls back to 0 (padding is told by segment ids, never by its token).
+    `pad_id`, `bos_id`, `eos_id`, `mask_id` are found by name and -1 where there is no such token,
+    but `pad_id` falls back to 0 (padding is told by segment ids, never by its token).
     """
 
     def __init__(self, backend: tokenizers.Tokenizer):
@@ -40,9 +42,11 @@ class Tokenizer:
         self.fingerprint = hashlib.sha256(canonical.encode()).hexdigest()[:16]
         self.kind = _kind(spec)
         self.vocab_size = backend.get_vocab_size()
+        self.has_pad = find_token(backend, PAD_NAMES) >= 0
         self.pad_id = max(0, find_token(backend, PAD_NAMES))
         self.bos_id = find_token(backend, BOS_NAMES)
         self.eos_id = find_token(backend, EOS_NAMES)
+        self.mask_id = find_token(backend, MASK_NAMES)
         self._backend = backend
         self._table = _table(self.kind, backend.get_vocab())
         self._may_drop = spec["model"]["type"] == "BPE" and not spec["model"].get("unk_token")
@@ -169,7 +173,7 @@ def _kind(spec: dict[str, Any]) -> str:
     split = (spec["pre_tokenizer"] or {}).get("type")
     join = (spec["decoder"] or {}).get("type")
     added = [t["content"] for t in spec["added_tokens"]]
-    if spec["normalizer"] or spec["post_processor"] or added != SPECIAL:
+    if spec["normalizer"] or spec["post_processor"] or added not in (SPECIAL, [*SPECIAL, MASK]):
         return "file"
     model = spec["model"]
     if model["type"] == "WordLevel":

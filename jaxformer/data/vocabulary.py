@@ -10,6 +10,7 @@ from jaxformer.config import TokenizerConfig
 from jaxformer.data.tokenizers import (
     BOS_NAMES,
     EOS_NAMES,
+    MASK,
     PAD_NAMES,
     SPECIAL,
     Tokenizer,
@@ -21,48 +22,54 @@ log = logging.getLogger(__name__)
 
 
 def make_tokenizer(
-    cfg: TokenizerConfig, train: Callable[[], Iterable[str]], every: Callable[[], Iterable[str]]
+    cfg: TokenizerConfig,
+    train: Callable[[], Iterable[str]],
+    every: Callable[[], Iterable[str]],
+    *,
+    with_mask: bool = False,
 ) -> Tokenizer:
-    """Makes the tokenizer that `cfg` asks for.
+    """Makes the tokenizer that `cfg` asks for, `with_mask` one that has a <mask>.
 
     `train` and `every` give the texts of the training documents and of all documents: merges are
     learned from the former, the symbols of kinds char and word are listed from the latter.
     """
+    special = [*SPECIAL, MASK] if with_mask else SPECIAL
     if cfg.kind == "file":
         return _check_file(Tokenizer.load(cfg.path), cfg.path)
     if cfg.kind == "char":
-        return _char_tokenizer(set().union(*every()))
+        return _char_tokenizer(sorted(set().union(*every())), special)
     if cfg.kind == "word":
         split = pre_tokenizers.WhitespaceSplit().pre_tokenize_str
         words = {w for text in every() for piece in pieces(text) for w, _ in split(piece)}
-        return word_tokenizer(sorted(words.difference(SPECIAL)))
+        return word_tokenizer(sorted(words.difference(special)), special)
     if cfg.kind == "byte":
         symbols = [symbol for _, symbol in sorted(byte_symbols().items())]
-        return _finish(_byte_level(models.BPE(vocab=_number(symbols), merges=[]), use_regex=False))
+        model = models.BPE(vocab=_number(symbols, special), merges=[])
+        return _finish(_byte_level(model, use_regex=False), special)
     backend = _byte_level(models.BPE(), use_regex=True)
     trainer = trainers.BpeTrainer(
         vocab_size=cfg.vocab_size,
         min_frequency=2,
-        special_tokens=SPECIAL,
+        special_tokens=special,
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
     backend.train_from_iterator((piece for text in train() for piece in pieces(text)), trainer)
-    return _finish(backend)
+    return _finish(backend, special)
 
 
-def word_tokenizer(words: Iterable[str]) -> Tokenizer:
+def word_tokenizer(words: Iterable[str], special: list[str] = SPECIAL) -> Tokenizer:
     """Words in the given order after the special tokens."""
-    backend = tokenizers.Tokenizer(models.WordLevel(_number(words)))
+    backend = tokenizers.Tokenizer(models.WordLevel(_number(words, special)))
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    return _finish(backend)
+    return _finish(backend, special)
 
 
-def _char_tokenizer(characters: set[str]) -> Tokenizer:
-    backend = tokenizers.Tokenizer(models.WordLevel(_number(sorted(characters))))
+def _char_tokenizer(characters: Iterable[str], special: list[str]) -> Tokenizer:
+    backend = tokenizers.Tokenizer(models.WordLevel(_number(characters, special)))
     backend.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
     backend.decoder = decoders.Fuse()
-    return _finish(backend)
+    return _finish(backend, special)
 
 
 def _byte_level(model: models.BPE, use_regex: bool) -> tokenizers.Tokenizer:
@@ -72,13 +79,13 @@ def _byte_level(model: models.BPE, use_regex: bool) -> tokenizers.Tokenizer:
     return backend
 
 
-def _finish(backend: tokenizers.Tokenizer) -> Tokenizer:
-    backend.add_special_tokens(SPECIAL)
+def _finish(backend: tokenizers.Tokenizer, special: list[str]) -> Tokenizer:
+    backend.add_special_tokens(special)
     return Tokenizer(backend)
 
 
-def _number(symbols: Iterable[str]) -> dict[str, int]:
-    return {symbol: i for i, symbol in enumerate([*SPECIAL, *symbols])}
+def _number(symbols: Iterable[str], special: list[str]) -> dict[str, int]:
+    return {symbol: i for i, symbol in enumerate([*special, *symbols])}
 
 
 def _check_file(tokenizer: Tokenizer, path: str) -> Tokenizer:

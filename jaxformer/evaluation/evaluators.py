@@ -21,7 +21,9 @@ from jaxformer import losses, sharding
 from jaxformer.config import RunConfig
 from jaxformer.data.loader import evaluation_batches
 from jaxformer.data.packing import RowSource
+from jaxformer.evaluation.classification import COUNTS, Classification, macro_f1
 from jaxformer.evaluation.statistics import ratio
+from jaxformer.models import forward
 
 Batch = Mapping[str, np.ndarray]
 Sums = dict[str, tuple[jax.Array, jax.Array]]
@@ -102,6 +104,7 @@ EVALUATORS: dict[str, Evaluator] = {
     "perplexity": Perplexity(),
     "exact_match": ExactMatch(),
     "agreement": Agreement(),
+    "classification": Classification(),
 }
 
 
@@ -112,17 +115,26 @@ def evaluate_batches(
     batches: Iterable[Batch],
     mesh: Mesh | None = None,
 ) -> dict[str, Total]:
-    """Sums of all evaluators over all batches; compiles once for each shape of batch."""
+    """Sums of all evaluators over all batches; compiles once for each shape of batch.
+
+    Counts of classes become macro F1, a sum over classes.
+    """
     with jax.set_mesh(mesh) if mesh is not None else contextlib.nullcontext():
         parts = [
             _sums(params, sharding.put_batch(mesh, dict(batch)), evaluators, graphdef)
             for batch in batches
         ]
     totals: dict[str, Total] = {}
+    counts = np.zeros(())
     for part in jax.device_get(parts):
         for name, (total, weight) in part.items():
+            if name == COUNTS:
+                counts = counts + np.float64(total)
+                continue
             before = totals.get(name, Total(0.0, 0.0))
             totals[name] = Total(before.sum + float(total), before.weight + float(weight))
+    if counts.ndim:
+        totals["macro_f1"] = Total(*macro_f1(counts))
     return totals
 
 
@@ -131,17 +143,19 @@ def validation(
 ) -> Callable[[Any], dict[str, float]]:
     """The training loop's evaluation: params -> {'loss', 'accuracy', 'tokens'} on `source`.
 
-    Batches are rounded up to a multiple of the devices, which changes no result.
+    Classifiers have 'macro_f1' too, and their tokens are what has a class. Batches are rounded up
+    to a multiple of the devices, which changes no result.
     """
     shards = sharding.num_shards(mesh)
     batch_size = -(-cfg.eval.batch_size // shards) * shards
     processes = jax.process_index(), jax.process_count()
+    evaluator = EVALUATORS["classification" if cfg.objective.has_labels else "perplexity"]
 
     def evaluate(params: Any) -> dict[str, float]:
         batches = evaluation_batches(source, batch_size, cfg.eval.max_rows, *processes)
-        totals = evaluate_batches((Perplexity(),), graphdef, params, batches, mesh)
-        loss, accuracy = totals["loss"], totals["accuracy"]
-        return {"loss": loss.mean, "accuracy": accuracy.mean, "tokens": round(loss.weight)}
+        totals = evaluate_batches((evaluator,), graphdef, params, batches, mesh)
+        means = {name: total.mean for name, total in totals.items()}
+        return means | {"tokens": round(totals["loss"].weight)}
 
     return evaluate
 
@@ -156,7 +170,7 @@ def _sums(
 
 def _logits(model: Any, batch: Mapping[str, jax.Array]) -> jax.Array:
     """float32[B, L, V]; several evaluators in one jitted function share the forward pass."""
-    return model(batch["tokens"], batch["segment_ids"], batch["positions"]).logits
+    return forward(model, batch).logits
 
 
 def _count(true_B: jax.Array) -> jax.Array:

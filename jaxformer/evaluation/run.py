@@ -25,7 +25,15 @@ from jaxformer.evaluation.lengths import (
 )
 from jaxformer.evaluation.statistics import wilson
 from jaxformer.evaluation.suite import SuiteConfig
-from jaxformer.generation.generate import generate, room
+from jaxformer.evaluation.translation import (
+    BLEU,
+    Pairs,
+    check_translates,
+    evaluate_translations,
+    find_pairs,
+)
+from jaxformer.generation.generate import generate
+from jaxformer.generation.inputs import room
 from jaxformer.generation.sampling import parse_sampler
 from jaxformer.generation.text import encode_prompts
 
@@ -74,10 +82,11 @@ def evaluate(
     asked = lengths or (parse_lengths(suite.lengths) if suite.lengths else ())
     drawn = _draw(run, data, suite, asked, strict=bool(lengths))
     prompts = _prompts(run, data, suite)
+    pairs = _pairs(run, data, suite)
     _make_directory(out_dir)
     graphdef, state = nnx.split(run.model)
     params, cfg = nnx.to_pure_dict(state), run.config
-    evaluators = tuple(EVALUATORS[name] for name in suite.evaluators)
+    evaluators = tuple(EVALUATORS[name] for name in suite.evaluators if name != BLEU)
     on_rows = tuple(e for e in evaluators if not e.needs_task)
     batches = evaluation_batches(data.validation, cfg.eval.batch_size, cfg.eval.max_rows)
     overall = evaluate_batches(on_rows, graphdef, params, batches) if on_rows else {}
@@ -98,8 +107,17 @@ def evaluate(
             bound = f"model.max_length = {cfg.model.max_length}"
             text += f"\nLeft out, longer than {bound}: {left_out}\n"
         shown[f"By number of {name}"] = text
+    translations = None
+    if pairs is not None:
+        translations = evaluate_translations(
+            run.model, run.tokenizer, pairs, suite.translation, cfg
+        )
+        results += translations.records()
+        shown[f"Translation, step {run.step}"] = translations.table()
     texts = _sample(run, suite, prompts)
     paths = _write(run, out_dir, results, shown, texts)
+    if translations is not None:
+        paths.append(translations.write(out_dir / "translations.txt"))
     paths += _plot(run, out_dir, by_length, metrics_path)
     return Evaluation(results, shown, texts, paths)
 
@@ -114,7 +132,7 @@ def _draw(
             mend = "only tasks have lengths: leave them out"
             raise UserError("lengths", f"are given, but {source} is no task", mend)
         for name in suite.evaluators:
-            if EVALUATORS[name].needs_task:
+            if name != BLEU and EVALUATORS[name].needs_task:
                 mend = "choose another suite"
                 raise UserError("suite.evaluators", f"has {name}, but {source} is no task", mend)
         return []
@@ -124,9 +142,20 @@ def _draw(
     )
 
 
+def _pairs(run: Run, data: Data, suite: SuiteConfig) -> Pairs | None:
+    """What is to be translated, if anything."""
+    if BLEU not in suite.evaluators:
+        return None
+    check_translates(run.config)
+    return find_pairs(suite.translation, run.tokenizer, data.validation, run.config.eval.max_rows)
+
+
 def _prompts(run: Run, data: Data, suite: SuiteConfig) -> tuple[np.ndarray, np.ndarray]:
     """tokens_BP, lengths_B of the texts to continue, each `samples.count` times."""
     add_bos, count = run.config.data.add_bos, suite.samples.count
+    if count and run.config.model.architecture != "decoder":
+        what = f"is {count} while model.architecture = {run.config.model.architecture}"
+        raise UserError("suite.samples.count", what, "only a decoder continues text: set it to 0")
     if suite.samples.prompts:
         tokens_BP, lengths_B = encode_prompts(run.tokenizer, suite.samples.prompts, add_bos=add_bos)
     else:

@@ -3,17 +3,25 @@
 import dataclasses
 import importlib.util
 import os
+from collections.abc import Mapping
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar, Self
 
 from jaxformer.config import DataConfig, Section
 from jaxformer.errors import UserError
 from jaxformer.evaluation.evaluators import EVALUATORS
 from jaxformer.evaluation.lengths import parse_lengths
+from jaxformer.evaluation.translation import BLEU, TranslationConfig
 from jaxformer.generation import parse_sampler
 
 SUITES = Path(__file__).parents[2] / "configs" / "eval"
 DEFAULT_SUITES = {"agreement": "agreement"}  # data.source -> suite, where it is not 'text'
+OBJECTIVE_SUITES = {  # objective.kind -> suite
+    "seq2seq": "translation",
+    "masked_lm": "masked_lm",
+    "sequence_classification": "classification",
+    "token_classification": "classification",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,11 +45,18 @@ class SuiteConfig(Section):
     num_examples: int
     seed: int
     samples: SamplesConfig
+    translation: TranslationConfig
+
+    @classmethod
+    def from_config_dict(cls, values: Mapping[str, Any]) -> Self:
+        """The section `translation` may be absent: most suites have nothing to translate."""
+        defaults = {"translation": TranslationConfig().to_dict()}
+        return super().from_config_dict(defaults | dict(values.items()))
 
     def check(self) -> None:
         for name in self.evaluators:
-            if name not in EVALUATORS:
-                mend = f"choose from {', '.join(EVALUATORS)}"
+            if name not in EVALUATORS and name != BLEU:
+                mend = f"choose from {', '.join((*EVALUATORS, BLEU))}"
                 raise UserError("suite.evaluators", f"has {name!r}", mend)
         if self.lengths:
             parse_lengths(self.lengths)
@@ -53,14 +68,15 @@ class SuiteConfig(Section):
             what = f"is {self.samples.max_new_tokens}"
             raise UserError("suite.samples.max_new_tokens", what, "give 1 or more")
         parse_sampler(self.samples.sampler)
+        self.translation.check()
 
 
-def load_suite(name: str, data: DataConfig) -> SuiteConfig:
+def load_suite(name: str, data: DataConfig, objective: str = "causal_lm") -> SuiteConfig:
     """Reads configs/eval/NAME.py, or the file itself where NAME ends in .py.
 
-    '' stands for the suite of the run's data source. Raises UserError.
+    '' stands for the suite of the run's objective, or else of its data source. Raises UserError.
     """
-    name = name or DEFAULT_SUITES.get(data.source, "text")
+    name = name or OBJECTIVE_SUITES.get(objective) or DEFAULT_SUITES.get(data.source, "text")
     path = Path(name) if name.endswith(".py") else SUITES / f"{name}.py"
     if not path.is_file():
         known = ", ".join(sorted(file.stem for file in SUITES.glob("*.py")))

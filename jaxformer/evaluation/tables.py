@@ -7,7 +7,7 @@ from typing import Any
 from jaxformer.evaluation.evaluators import Total
 from jaxformer.evaluation.statistics import wilson
 
-ORDER = ("loss", "accuracy", "exact_match", "agreement")
+ORDER = ("loss", "accuracy", "macro_f1", "exact_match", "agreement")
 PER_EXAMPLE = ("exact_match", "agreement")  # of independent examples: these have an interval
 
 

@@ -1,5 +1,6 @@
-"""Sampling and generation."""
+"""Sampling, generation and beam search."""
 
+from jaxformer.generation.beam import Beams, LengthPenalty, beam_search
 from jaxformer.generation.generate import Generated, generate
 from jaxformer.generation.sampling import (
     Greedy,
@@ -10,17 +11,21 @@ from jaxformer.generation.sampling import (
     TopP,
     parse_sampler,
 )
-from jaxformer.generation.text import continue_text
+from jaxformer.generation.text import continue_text, translate
 
 __all__ = [
+    "Beams",
     "Generated",
     "Greedy",
+    "LengthPenalty",
     "MinP",
     "Sampler",
     "Temperature",
     "TopK",
     "TopP",
+    "beam_search",
     "continue_text",
     "generate",
     "parse_sampler",
+    "translate",
 ]

@@ -1,4 +1,4 @@
-"""Continues text: tokenizer on both sides of `generate`."""
+"""From text to text: tokenizer on both sides of `generate` and `beam_search`."""
 
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -7,8 +7,11 @@ import jax
 import numpy as np
 from flax import nnx
 
-from jaxformer.generation.generate import generate, room
-from jaxformer.generation.sampling import Sampler
+from jaxformer.errors import UserError
+from jaxformer.generation.beam import NO_PENALTY, LengthPenalty, beam_search
+from jaxformer.generation.generate import generate
+from jaxformer.generation.inputs import position_bound, room
+from jaxformer.generation.sampling import Greedy, Sampler
 
 
 class Tokenizer(Protocol):
@@ -76,3 +79,93 @@ def continue_text(
         tokenizer.decode(np.concatenate([tokens_BP[row, :p], out.tokens[row, :n]]))
         for row, (p, n) in enumerate(zip(lengths_B, out.lengths, strict=True))
     ]
+
+
+def translate(
+    model: nnx.Module,
+    tokenizer: Tokenizer,
+    sources: Sequence[str],
+    *,
+    beam_size: int = 1,
+    length_penalty: LengthPenalty = NO_PENALTY,
+    extra_tokens: int = 50,
+    batch_size: int = 64,
+    add_bos: bool,
+    add_eos: bool,
+) -> list[str]:
+    """The translation of each source: greedy for a beam of 1, else beam search.
+
+    A translation has at most `extra_tokens` more tokens than its source (Vaswani et al. 2017 §6.1),
+    fewer where a learned position table ends; `add_bos` and `add_eos` frame sources as in training.
+    Batches hold sources of like length; neither they nor their size change a translation. Raises
+    UserError for what the tokenizer does not know and for a source longer than such a table.
+    """
+    before = [tokenizer.bos_id] if add_bos else []
+    after = [tokenizer.eos_id] if add_eos else []
+    encoded = [np.concatenate([before, tokenizer.encode(text), after]) for text in sources]
+    config = model.config  # pyright: ignore[reportAttributeAccessIssue]
+    bound = position_bound(config)
+    for row, ids in enumerate(encoded):
+        if bound and len(ids) > bound:
+            what = f"number {row} has {len(ids)} tokens"
+            raise UserError("source", what, f"model.max_length = {bound}: shorten it")
+    shortest_first = sorted(range(len(encoded)), key=lambda row: len(encoded[row]))
+    texts = [""] * len(encoded)
+    for start in range(0, len(encoded), batch_size):
+        rows = shortest_first[start : start + batch_size]
+        lengths_B = np.array([len(encoded[row]) for row in rows])
+        real_BS = np.arange(max(1, lengths_B.max())) < lengths_B[:, None]
+        source_BS = np.zeros(real_BS.shape, np.int32)
+        source_BS[real_BS] = np.concatenate([encoded[row] for row in rows])
+        limits_B = [max(1, room(config, 1, length + extra_tokens)) for length in lengths_B]
+        # A last batch is filled up, so that all have one shape, with rows that end at once.
+        filling = ((0, min(batch_size, len(encoded)) - len(rows)), (0, 0))
+        tokens = _decode(
+            model,
+            tokenizer,
+            np.pad(source_BS, filling),
+            np.pad(real_BS.astype(np.int32), filling),
+            np.pad(limits_B, filling[0], constant_values=1),
+            beam_size,
+            length_penalty,
+        )
+        for row, ids in zip(rows, tokens, strict=False):
+            texts[row] = tokenizer.decode(ids)
+    return texts
+
+
+def _decode(
+    model: nnx.Module,
+    tokenizer: Tokenizer,
+    source_BS: np.ndarray,
+    segment_ids_BS: np.ndarray,
+    limits_B: np.ndarray,
+    beam_size: int,
+    length_penalty: LengthPenalty,
+) -> list[np.ndarray]:
+    """The best target of each row."""
+    if beam_size == 1:
+        out = generate(
+            model,
+            source_BS=source_BS,
+            source_segment_ids=segment_ids_BS,
+            max_new_tokens=limits_B,
+            sampler=Greedy(),
+            key=jax.random.key(0),
+            eos_id=tokenizer.eos_id,
+            bos_id=tokenizer.bos_id,
+            pad_id=tokenizer.pad_id,
+        )
+        return [ids[:n] for ids, n in zip(out.tokens, out.lengths, strict=True)]
+    found = beam_search(
+        model,
+        source_BS=source_BS,
+        source_segment_ids=segment_ids_BS,
+        beam_size=beam_size,
+        max_new_tokens=limits_B,
+        eos_id=tokenizer.eos_id,
+        bos_id=tokenizer.bos_id,
+        pad_id=tokenizer.pad_id,
+        length_penalty=length_penalty,
+    )
+    return [ids[:n] for ids, n in zip(found.tokens_BNT[:, 0], found.lengths_BN[:, 0], strict=True)]

@@ -15,15 +15,19 @@ from flax import nnx
 from jaxformer.config import ModelConfig
 from jaxformer.errors import UserError
 from jaxformer.models.decoder import Decoder
+from jaxformer.models.encoder import Encoder
+from jaxformer.models.encoder_decoder import EncoderDecoder
+from jaxformer.models.forward import forward
 from jaxformer.models.output import Output
 from jaxformer.nn import parameters
 
-ARCHITECTURES = {"decoder": Decoder}
+Model = Decoder | Encoder | EncoderDecoder
+ARCHITECTURES = {"decoder": Decoder, "encoder": Encoder, "encoder_decoder": EncoderDecoder}
 
-__all__ = ["Decoder", "Output", "build", "init"]
+__all__ = ["Decoder", "Encoder", "EncoderDecoder", "Model", "Output", "build", "forward", "init"]
 
 
-def build(cfg: ModelConfig, compute_dtype: str = "float32") -> Decoder:
+def build(cfg: ModelConfig, compute_dtype: str = "float32") -> Model:
     """The network as an abstract module: its parameters are shapes, not arrays."""
     if not cfg.vocab_size:
         raise UserError("model.vocab_size", "is 0", "set it or resolve the config first")

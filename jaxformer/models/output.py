@@ -7,8 +7,6 @@ import jax
 
 from jaxformer.nn.cache import Cache
 
-CAPTURES = ("attention_weights", "hidden_states")
-
 
 @functools.partial(
     jax.tree_util.register_dataclass,
@@ -20,8 +18,8 @@ class Output:
     """Logits float32[B, L, V], last hidden states [B, L, D] (after the final norm), the cache.
 
     `losses` holds what layers add to the loss, each as (sum, weight); `captured` holds
-    'attention_weights' [N, B, H, L, S] and 'hidden_states' [N, B, L, D] (after each layer) where
-    they were asked for.
+    'attention_weights' [N, B, H, L, S], 'cross_attention_weights' (over the source) and
+    'hidden_states' [N, B, L, D] (after each layer) where they were asked for.
     """
 
     logits: jax.Array

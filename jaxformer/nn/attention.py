@@ -1,38 +1,83 @@
-"""Multi-head attention with grouped key/value heads; Vaswani et al. 2017 §3.2, Ainslie 2023."""
+"""Multi-head attention; Vaswani et al. 2017 §3.2, grouped heads after Ainslie et al. 2023."""
+
+import dataclasses
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from jaxformer.config import ModelConfig
+from jaxformer.config import LayerSpec, ModelConfig
 from jaxformer.nn import parameters
 from jaxformer.nn.cache import LayerCache
 from jaxformer.nn.context import Context
 from jaxformer.nn.kernels import reference
+from jaxformer.nn.kernels.rule import Rule
 from jaxformer.nn.linear import Linear
+from jaxformer.nn.norm import RMSNorm
 
 
-class SelfAttention(nnx.Module):
-    """Projects to queries, keys and values, attends, projects back to the model's width."""
+class Attention(nnx.Module):
+    """The projections that self- and cross-attention share, and what their configs say."""
 
-    def __init__(
-        self,
-        cfg: ModelConfig,
-        initializer: parameters.Initializer,
-        output_initializer: parameters.Initializer,
-        dtype: jnp.dtype,
-    ):
+    def __init__(self, cfg: ModelConfig, dtype: jnp.dtype):
         self.num_heads, self.kv_heads = cfg.num_heads, cfg.kv_heads
         self.head_width, self.dropout_rate = cfg.head_width, cfg.dropout.attention
-        inner = cfg.num_heads * cfg.head_width
+        self.scale = cfg.head_width**-0.5 if cfg.scale_attention else 1.0
+        self.softcap = cfg.attention_softcap
+        inner, inner_kv = cfg.num_heads * cfg.head_width, cfg.kv_heads * cfg.head_width
+        init = parameters.scheme(cfg)
 
-        def linear(n_in: int, n_out: int, init: parameters.Initializer = initializer) -> Linear:
-            return Linear(n_in, n_out, bias=cfg.attention_bias, initializer=init, dtype=dtype)
+        def linear(n_in: int, n_out: int, initializer: parameters.Initializer) -> Linear:
+            return Linear(
+                n_in, n_out, bias=cfg.attention_bias, initializer=initializer, dtype=dtype
+            )
 
-        self.query = linear(cfg.d_model, inner)
-        self.key = linear(cfg.d_model, cfg.kv_heads * cfg.head_width)
-        self.value = linear(cfg.d_model, cfg.kv_heads * cfg.head_width)
-        self.output = linear(inner, cfg.d_model, output_initializer)
+        self.query = linear(cfg.d_model, inner, init.query)
+        self.key = linear(cfg.d_model, inner_kv, init.kernel)
+        self.value = linear(cfg.d_model, inner_kv, init.kernel)
+        self.output = Linear(
+            inner,
+            cfg.d_model,
+            bias=cfg.attention_output_bias,
+            initializer=init.residual,
+            dtype=dtype,
+        )
+        self.query_norm = RMSNorm(cfg.head_width, cfg) if cfg.qk_norm else None
+        self.key_norm = RMSNorm(cfg.head_width, cfg) if cfg.qk_norm else None
+        sink = cfg.attention_sink
+        self.sink = parameters.declare((cfg.num_heads,), parameters.zeros) if sink else None
+
+    def queries(self, x_BLD: jax.Array) -> jax.Array:
+        """[B, L, H, K], normed where the config asks for it (Henry et al. 2020, per head)."""
+        q_BLHK = self.query(x_BLD).reshape(*x_BLD.shape[:2], self.num_heads, self.head_width)
+        return q_BLHK if self.query_norm is None else self.query_norm(q_BLHK)
+
+    def keys_values(self, x_BSD: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Keys and values [B, S, G, K]."""
+        shape = (*x_BSD.shape[:2], self.kv_heads, self.head_width)
+        k_BSGK = self.key(x_BSD).reshape(shape)
+        k_BSGK = k_BSGK if self.key_norm is None else self.key_norm(k_BSGK)
+        return k_BSGK, self.value(x_BSD).reshape(shape)
+
+    def attend(
+        self, q_BLHK: jax.Array, k_BSGK: jax.Array, v_BSGK: jax.Array, rule: Rule
+    ) -> tuple[jax.Array, jax.Array]:
+        """Outputs [B, L, D] and weights [B, H, L, S]."""
+        sink_H = None if self.sink is None else self.sink[...]
+        rule = dataclasses.replace(
+            rule, softcap=self.softcap, sink_H=sink_H, dropout_rate=self.dropout_rate
+        )
+        k_BSGK, v_BSGK = k_BSGK.astype(q_BLHK.dtype), v_BSGK.astype(q_BLHK.dtype)
+        out_BLHK, weights_BHLS = reference.attend(q_BLHK, k_BSGK, v_BSGK, rule)
+        return self.output(out_BLHK.reshape(*out_BLHK.shape[:2], -1)), weights_BHLS
+
+
+class SelfAttention(Attention):
+    """Every token attends to its own sequence, through the cache when there is one."""
+
+    def __init__(self, cfg: ModelConfig, spec: LayerSpec, dtype: jnp.dtype):
+        super().__init__(cfg, dtype)
+        self.spec = spec
 
     def __call__(
         self,
@@ -46,18 +91,50 @@ class SelfAttention(nnx.Module):
 
         `cache_index` selects the layer of a stacked cache.
         """
-        B, L = x_BLD.shape[:2]
-        q_BLHK = self.query(x_BLD).reshape(B, L, self.num_heads, self.head_width)
-        k_BLGK = self.key(x_BLD).reshape(B, L, self.kv_heads, self.head_width)
-        v_BLGK = self.value(x_BLD).reshape(B, L, self.kv_heads, self.head_width)
-        q_BLHK, k_BLGK = context.encoding.rotate(q_BLHK, k_BLGK, context.q_positions_BL)
-        if cache is None:
-            k_BSGK, v_BSGK = k_BLGK, v_BLGK
-        else:
+        encoding = context.encodings[self.spec.position]
+        q_BLHK, (k_BSGK, v_BSGK) = self.queries(x_BLD), self.keys_values(x_BLD)
+        q_BLHK, k_BSGK = encoding.rotate(q_BLHK, k_BSGK, context.q_positions_BL)
+        if cache is not None:
             assert context.slots_BL is not None
-            cache = cache.write(context.slots_BL, k_BLGK, v_BLGK, cache_index)
-            k_BSGK, v_BSGK = (a.astype(q_BLHK.dtype) for a in cache.read(cache_index))
-        out_BLHK, weights_BHLS = reference.attend(
-            q_BLHK, k_BSGK, v_BSGK, context, dropout_rate=self.dropout_rate, layer=layer
+            cache = cache.write(context.slots_BL, k_BSGK, v_BSGK, cache_index)
+            k_BSGK, v_BSGK = cache.read(cache_index)
+        rule = Rule(
+            dataclasses.replace(context.visibility, window=self.spec.window),
+            self.scale,
+            encoding=encoding,
+            q_positions_BL=context.q_positions_BL,
+            k_positions_BS=context.k_positions_BS,
+            key=context.key,
+            layer=layer,
         )
-        return self.output(out_BLHK.reshape(B, L, -1)), cache, weights_BHLS
+        out_BLD, weights_BHLS = self.attend(q_BLHK, k_BSGK, v_BSGK, rule)
+        return out_BLD, cache, weights_BHLS
+
+
+class CrossAttention(Attention):
+    """Target tokens attend to the source; no position encoding, as in Raffel et al. 2020 §2.1."""
+
+    def __call__(
+        self,
+        x_BLD: jax.Array,
+        context: Context,
+        layer: jax.Array | int,
+        cache: LayerCache | None,
+        cache_index: jax.Array | None = None,
+    ) -> tuple[jax.Array, jax.Array]:
+        """Returns outputs [B, L, D] and weights [B, H, L, S]; `cache` holds source K and V."""
+        source = context.source
+        assert source is not None
+        if cache is None:
+            assert source.hidden_BSD is not None
+            k_BSGK, v_BSGK = self.keys_values(source.hidden_BSD)
+        else:
+            k_BSGK, v_BSGK = cache.read(cache_index)
+        rule = Rule(
+            source.visibility,
+            self.scale,
+            key=context.key,
+            site="cross_attention_weights",
+            layer=layer,
+        )
+        return self.attend(self.queries(x_BLD), k_BSGK, v_BSGK, rule)

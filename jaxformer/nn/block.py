@@ -1,4 +1,4 @@
-"""One layer: attention and feed-forward, each on a residual connection with its norms."""
+"""One layer: self-attention, cross-attention where there is a source, feed-forward."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,9 +7,8 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from jaxformer.config import ModelConfig
-from jaxformer.nn import parameters
-from jaxformer.nn.attention import SelfAttention
+from jaxformer.config import LayerSpec, ModelConfig
+from jaxformer.nn.attention import CrossAttention, SelfAttention
 from jaxformer.nn.cache import LayerCache
 from jaxformer.nn.context import Context
 from jaxformer.nn.dropout import dropout
@@ -18,25 +17,28 @@ from jaxformer.nn.norm import NORMS
 
 
 class Block(nnx.Module):
-    """With f a sublayer, N its norm and M a second norm, the placements are
+    """Each sublayer f stands on the residual stream with its norm N and, in sandwich, another, M:
 
     pre: x + f(N x) · post: N(x + f(x)) · sandwich: x + M(f(N x)) · none: x + f(x);
-    Xiong et al. 2020 §3 (pre, post), Ding et al. 2021 §3.2 (sandwich).
+    Xiong et al. 2020 §3 (pre, post), Ding et al. 2021 §3.2 (sandwich). The ablation
+    `residual = False` leaves `x +` out.
     """
 
-    def __init__(self, cfg: ModelConfig, dtype: jnp.dtype):
-        initializer, output_initializer = kernel_initializers(cfg)
-        self.attention = SelfAttention(cfg, initializer, output_initializer, dtype)
-        self.feed_forward = FeedForward(cfg, initializer, output_initializer, dtype)
-        self.placement, self.dropout_rate = cfg.norm_placement, cfg.dropout.residual
+    def __init__(self, cfg: ModelConfig, spec: LayerSpec, dtype: jnp.dtype, *, cross: bool = False):
+        self.placement, self.residual = cfg.norm_placement, cfg.residual
+        self.dropout_rate = cfg.dropout.residual
 
-        def norm(wanted: bool) -> nnx.Module | None:
+        def norm(wanted: bool) -> Any:
             return NORMS[cfg.norm](cfg.d_model, cfg) if wanted else None
 
-        self.attention_norm = norm(cfg.norm_placement != "none")
-        self.feed_forward_norm = norm(cfg.norm_placement != "none")
-        self.attention_post_norm = norm(cfg.norm_placement == "sandwich")
-        self.feed_forward_post_norm = norm(cfg.norm_placement == "sandwich")
+        normed, sandwich = self.placement != "none", self.placement == "sandwich"
+        self.attention = SelfAttention(cfg, spec, dtype)
+        self.attention_norm, self.attention_post_norm = norm(normed), norm(sandwich)
+        self.cross_attention = CrossAttention(cfg, dtype) if cross else None
+        self.cross_attention_norm = norm(cross and normed)
+        self.cross_attention_post_norm = norm(cross and sandwich)
+        self.feed_forward = FeedForward(cfg, dtype)
+        self.feed_forward_norm, self.feed_forward_post_norm = norm(normed), norm(sandwich)
 
     def __call__(
         self,
@@ -44,51 +46,46 @@ class Block(nnx.Module):
         context: Context,
         layer: jax.Array | int,
         cache: LayerCache | None = None,
+        cross_cache: LayerCache | None = None,
         cache_index: jax.Array | None = None,
     ) -> tuple[jax.Array, LayerCache | None, dict[str, jax.Array]]:
         """Returns the new residual stream, the cache, and what is to be captured."""
-        weights_BHLS = None
+        seen: dict[str, jax.Array] = {}
 
         def attend(x_BLD: jax.Array) -> jax.Array:
-            nonlocal cache, weights_BHLS
-            out_BLD, cache, weights_BHLS = self.attention(x_BLD, context, layer, cache, cache_index)
+            nonlocal cache
+            out_BLD, cache, weights = self.attention(x_BLD, context, layer, cache, cache_index)
+            seen["attention_weights"] = weights
             return dropout(out_BLD, self.dropout_rate, context.key, "attention_output", layer)
+
+        def attend_to_source(x_BLD: jax.Array) -> jax.Array:
+            assert self.cross_attention is not None
+            out_BLD, weights = self.cross_attention(x_BLD, context, layer, cross_cache, cache_index)
+            seen["cross_attention_weights"] = weights
+            return dropout(out_BLD, self.dropout_rate, context.key, "cross_output", layer)
 
         def feed_forward(x_BLD: jax.Array) -> jax.Array:
             out_BLD = self.feed_forward(x_BLD, context, layer)
             return dropout(out_BLD, self.dropout_rate, context.key, "feed_forward_output", layer)
 
         x_BLD = self._add(x_BLD, attend, self.attention_norm, self.attention_post_norm)
+        if self.cross_attention is not None:
+            norms = self.cross_attention_norm, self.cross_attention_post_norm
+            x_BLD = self._add(x_BLD, attend_to_source, *norms)
         x_BLD = self._add(x_BLD, feed_forward, self.feed_forward_norm, self.feed_forward_post_norm)
-        seen = {"attention_weights": weights_BHLS, "hidden_states": x_BLD}
-        return x_BLD, cache, {name: seen[name] for name in sorted(context.capture)}
+        seen["hidden_states"] = x_BLD
+        return x_BLD, cache, {name: seen[name] for name in sorted(context.capture & seen.keys())}
 
     def _add(
-        self,
-        x_BLD: jax.Array,
-        sublayer: Callable[[jax.Array], jax.Array],
-        norm: Any,
-        post_norm: Any,
+        self, x_BLD: jax.Array, sublayer: Callable[[jax.Array], jax.Array], norm: Any, post: Any
     ) -> jax.Array:
+        add = (lambda out_BLD: x_BLD + out_BLD) if self.residual else (lambda out_BLD: out_BLD)
         match self.placement:
             case "pre":
-                return x_BLD + sublayer(norm(x_BLD))
+                return add(sublayer(norm(x_BLD)))
             case "post":
-                return norm(x_BLD + sublayer(x_BLD))
+                return norm(add(sublayer(x_BLD)))
             case "sandwich":
-                return x_BLD + post_norm(sublayer(norm(x_BLD)))
+                return add(post(sublayer(norm(x_BLD))))
             case _:
-                return x_BLD + sublayer(x_BLD)
-
-
-def kernel_initializers(
-    cfg: ModelConfig,
-) -> tuple[parameters.Initializer, parameters.Initializer]:
-    """Initializers of kernels and of those that write to the residual stream.
-
-    gpt2: N(0, .02²), residual outputs divided by sqrt(2 N), Radford et al. 2019 §2.3;
-    xavier: Glorot uniform throughout.
-    """
-    if cfg.initializer == "xavier":
-        return parameters.xavier_uniform, parameters.xavier_uniform
-    return parameters.normal(0.02), parameters.normal(0.02 / (2 * cfg.num_layers) ** 0.5)
+                return add(sublayer(x_BLD))

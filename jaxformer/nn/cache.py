@@ -41,7 +41,14 @@ class LayerCache:
 
 @functools.partial(
     jax.tree_util.register_dataclass,
-    data_fields=["layers", "positions_BC", "segment_ids_BC", "length_B"],
+    data_fields=[
+        "layers",
+        "positions_BC",
+        "segment_ids_BC",
+        "length_B",
+        "source_layers",
+        "source_segment_ids_BS",
+    ],
     meta_fields=[],
 )
 @dataclasses.dataclass(frozen=True)
@@ -49,13 +56,16 @@ class Cache:
     """Keys and values of all layers, and what each slot stands for.
 
     `layers` is a tuple with one LayerCache a layer, or a stacked one when layers are scanned.
-    `segment_ids_BC` is 0 in free slots; `length_B` counts the taken ones.
+    `segment_ids_BC` is 0 in free slots; `length_B` counts the taken ones. In an encoder-decoder
+    `source_layers` holds the cross-attention's keys and values of the source, written once.
     """
 
     layers: tuple[LayerCache, ...] | LayerCache
     positions_BC: jax.Array
     segment_ids_BC: jax.Array
     length_B: jax.Array
+    source_layers: tuple[LayerCache, ...] | LayerCache | None = None
+    source_segment_ids_BS: jax.Array | None = None
 
     @property
     def capacity(self) -> int:
@@ -64,9 +74,33 @@ class Cache:
     def with_layers(self, layers: tuple[LayerCache, ...] | LayerCache) -> "Cache":
         return dataclasses.replace(self, layers=layers)
 
+    def take_rows(self, rows_R: jax.Array, *, with_source: bool) -> "Cache":
+        """A cache of R rows that are copies of these, which must exist.
+
+        Without `with_source` keys and values of the source stay where they are: beams of one
+        example, which trade places with each other, share them.
+        """
+        axis = 1 if isinstance(self.layers, LayerCache) else 0
+
+        def take(tree: Any, axis: int) -> Any:
+            return jax.tree.map(lambda x: jnp.take(x, rows_R, axis=axis, mode="clip"), tree)
+
+        own = {"positions_BC": self.positions_BC, "segment_ids_BC": self.segment_ids_BC}
+        own = take(own | {"length_B": self.length_B}, 0) | {"layers": take(self.layers, axis)}
+        if with_source:
+            own["source_layers"] = take(self.source_layers, axis)
+            own["source_segment_ids_BS"] = take(self.source_segment_ids_BS, 0)
+        return dataclasses.replace(self, **own)
+
     def next_positions(self, segment_ids_BL: jax.Array) -> jax.Array:
         """int32[B, L]: positions that continue each row's single document."""
         return self.length_B[:, None] + masks.order(segment_ids_BL)
+
+    def scatter(self, slots_BL: jax.Array, values_BL: jax.Array) -> jax.Array:
+        """[B, C]: values of new tokens at their slots, zeros elsewhere."""
+        empty_BC = jnp.zeros(self.positions_BC.shape, values_BL.dtype)
+        rows_B1 = jnp.arange(slots_BL.shape[0])[:, None]
+        return empty_BC.at[rows_B1, slots_BL].set(values_BL, mode="drop")
 
     def reserve(
         self, positions_BL: jax.Array, segment_ids_BL: jax.Array
@@ -75,12 +109,13 @@ class Cache:
         real_BL = segment_ids_BL != 0
         slots_BL = jnp.where(real_BL, self.next_positions(segment_ids_BL), self.capacity)
         rows_B1 = jnp.arange(slots_BL.shape[0])[:, None]
-        return Cache(
-            self.layers,
-            self.positions_BC.at[rows_B1, slots_BL].set(positions_BL, mode="drop"),
-            self.segment_ids_BC.at[rows_B1, slots_BL].set(segment_ids_BL, mode="drop"),
-            self.length_B + real_BL.sum(1, dtype=jnp.int32),
-        ), slots_BL
+        positions_BC = self.positions_BC.at[rows_B1, slots_BL].set(positions_BL, mode="drop")
+        segments_BC = self.segment_ids_BC.at[rows_B1, slots_BL].set(segment_ids_BL, mode="drop")
+        length_B = self.length_B + real_BL.sum(1, dtype=jnp.int32)
+        cache = dataclasses.replace(
+            self, positions_BC=positions_BC, segment_ids_BC=segments_BC, length_B=length_B
+        )
+        return cache, slots_BL
 
 
 def init_cache(cfg: ModelConfig, batch_size: int, capacity: int, dtype: Any = jnp.float32) -> Cache:

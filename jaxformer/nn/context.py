@@ -1,6 +1,7 @@
 """What every layer of one forward pass shares."""
 
 import dataclasses
+from collections.abc import Mapping
 
 import jax
 
@@ -10,13 +11,22 @@ from jaxformer.nn.positions import PositionEncoding
 
 
 @dataclasses.dataclass(frozen=True)
+class Source:
+    """What cross-attention looks at: encoder states [B, S, D] (None: cached) and its view."""
+
+    hidden_BSD: jax.Array | None
+    visibility: Visibility
+
+
+@dataclasses.dataclass(frozen=True)
 class Context:
     """Positions, visibility and keys; made once by the model, read by its layers."""
 
-    encoding: PositionEncoding
+    encodings: Mapping[str, PositionEncoding]
     visibility: Visibility
     q_positions_BL: jax.Array
     k_positions_BS: jax.Array
     slots_BL: jax.Array | None  # where the cache takes the new keys; None without a cache
+    source: Source | None  # for cross-attention
     key: RowKey | None  # None: no dropout
     capture: frozenset[str]

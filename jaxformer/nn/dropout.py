@@ -27,6 +27,11 @@ class RowKey:
             return key
         return cls(key, jnp.arange(batch_size))
 
+    def fold(self, name: str) -> "RowKey":
+        """A key for a part of the network whose sites have the names of another part's."""
+        part = jax.random.fold_in(self.key, zlib.crc32(name.encode()))
+        return dataclasses.replace(self, key=part)
+
 
 def dropout(
     x: jax.Array, rate: float, key: RowKey | None, site: str, layer: jax.Array | int = 0

@@ -24,20 +24,17 @@ ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
 class FeedForward(nnx.Module):
     """down(f(up x)); Vaswani et al. 2017 §3.3. Gated: down(f(gate x) · up x); Shazeer 2020."""
 
-    def __init__(
-        self,
-        cfg: ModelConfig,
-        initializer: parameters.Initializer,
-        output_initializer: parameters.Initializer,
-        dtype: jnp.dtype,
-    ):
-        def linear(n_in: int, n_out: int, init: parameters.Initializer = initializer) -> Linear:
-            return Linear(n_in, n_out, bias=cfg.feed_forward_bias, initializer=init, dtype=dtype)
+    def __init__(self, cfg: ModelConfig, dtype: jnp.dtype):
+        init = parameters.scheme(cfg)
+
+        def linear(n_in: int, n_out: int, initializer: parameters.Initializer) -> Linear:
+            bias = cfg.feed_forward_bias
+            return Linear(n_in, n_out, bias=bias, initializer=initializer, dtype=dtype)
 
         gated = cfg.activation in GATED
-        self.up = linear(cfg.d_model, cfg.ff_width)
-        self.gate = linear(cfg.d_model, cfg.ff_width) if gated else None
-        self.down = linear(cfg.ff_width, cfg.d_model, output_initializer)
+        self.up = linear(cfg.d_model, cfg.ff_width, init.kernel)
+        self.gate = linear(cfg.d_model, cfg.ff_width, init.kernel) if gated else None
+        self.down = linear(cfg.ff_width, cfg.d_model, init.residual)
         self.activation = GATED.get(cfg.activation, cfg.activation)
         self.dropout_rate = cfg.dropout.feed_forward
 

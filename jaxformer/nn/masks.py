@@ -20,16 +20,23 @@ class Visibility:
     q_segment_ids_BL: jax.Array
     k_segment_ids_BS: jax.Array
     causal: bool
+    k_prefix_BS: jax.Array | None = (
+        None  # bool: keys that are visible to earlier tokens too (prefix LM)
+    )
+    window: int = 0  # attend to keys fewer than this many tokens away, the query included; 0: all
 
 
 def attention_mask(visibility: Visibility) -> jax.Array:
-    """bool[B, L, S]: same document, not padding, and not later than the query if causal."""
+    """bool[B, L, S]: same document, not padding, not later than the query if causal, near."""
     v = visibility
     q_segment_ids_BL1 = v.q_segment_ids_BL[..., None]
     k_segment_ids_B1S = v.k_segment_ids_BS[:, None]
     mask_BLS = (q_segment_ids_BL1 == k_segment_ids_B1S) & (k_segment_ids_B1S != 0)
     if v.causal:
-        mask_BLS &= v.q_order_BL[..., None] >= v.k_order_BS[:, None]
+        past_BLS = v.q_order_BL[..., None] >= v.k_order_BS[:, None]
+        mask_BLS &= past_BLS if v.k_prefix_BS is None else past_BLS | v.k_prefix_BS[:, None]
+    if v.window:
+        mask_BLS &= jnp.abs(v.q_order_BL[..., None] - v.k_order_BS[:, None]) < v.window
     return mask_BLS
 
 

@@ -6,6 +6,7 @@ its path, so two models that differ in one option start equal everywhere else, a
 (scanned) leaf equals the stack of its per-layer leaves bit for bit.
 """
 
+import dataclasses
 import math
 import zlib
 from collections.abc import Callable, Sequence
@@ -14,6 +15,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import nnx
+
+from jaxformer.config import ModelConfig
 
 Initializer = Callable[[jax.Array, Sequence[int]], jax.Array]
 
@@ -47,6 +50,58 @@ def xavier_uniform(key: jax.Array, shape: Sequence[int]) -> jax.Array:
     bound = math.sqrt(6 / sum(shape))
     draw = jax.random.uniform(key, shape, jnp.float32, -1.0, 1.0)
     return bound * jax.lax.optimization_barrier(draw)
+
+
+def truncated_normal(stddev: float) -> Initializer:
+    """N(0, stddev²) cut at two standard deviations (of the uncut normal)."""
+
+    def initializer(key: jax.Array, shape: Sequence[int]) -> jax.Array:
+        draw = jax.random.truncated_normal(key, -2.0, 2.0, shape, jnp.float32)
+        return stddev * jax.lax.optimization_barrier(draw)
+
+    return initializer
+
+
+def lecun_normal(key: jax.Array, shape: Sequence[int]) -> jax.Array:
+    """N(0, 1 / fan_in) for a kernel [in, out]; LeCun et al. 1998 §4.6."""
+    return normal(shape[0] ** -0.5)(key, shape)
+
+
+@dataclasses.dataclass(frozen=True)
+class Scheme:
+    """One initializer for each role: kernels, queries, kernels that write to the residual stream
+    (attention and feed-forward outputs), embedding tables."""
+
+    kernel: Initializer
+    query: Initializer
+    residual: Initializer
+    embedding: Initializer
+
+
+def scheme(cfg: ModelConfig) -> Scheme:
+    """The initialisation that `model.initializer` names.
+
+    gpt2: N(0, .02²), residual outputs divided by sqrt(2 N), Radford et al. 2019 §2.3 · bert:
+    truncated N(0, .02²), Devlin et al. 2019 · xavier: Glorot uniform, embeddings N(0, 1/D), as in
+    Vaswani et al. 2017's code · t5: N(0, 1/fan_in), queries N(0, 1/(D K)) since T5 does not scale
+    its logits, embeddings N(0, 1), Raffel et al. 2020's code · lecun: N(0, 1/fan_in), embeddings
+    N(0, 1/D).
+    """
+    small = normal(0.02)
+    by_width, truncated = normal(cfg.d_model**-0.5), truncated_normal(0.02)
+    match cfg.initializer:
+        case "gpt2":
+            writers = 2 * max(cfg.num_layers, cfg.encoder_layers)
+            return Scheme(small, small, normal(0.02 * writers**-0.5), small)
+        case "bert":
+            return Scheme(truncated, truncated, truncated, truncated)
+        case "xavier":
+            return Scheme(xavier_uniform, xavier_uniform, xavier_uniform, by_width)
+        case "t5":
+            query = normal((cfg.d_model * cfg.head_width) ** -0.5)
+            return Scheme(lecun_normal, query, lecun_normal, normal(1.0))
+        case _:
+            return Scheme(lecun_normal, lecun_normal, lecun_normal, by_width)
 
 
 def fill(module: nnx.Module, key: jax.Array) -> dict[str, Any]:

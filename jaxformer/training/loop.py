@@ -93,7 +93,7 @@ def _train(
             out_shardings=(shardings_of(abstract), None),
         )
         evaluate = validation(cfg, graphdef, data.validation, mesh)
-        flops = flops_per_position(cfg.model, abstract.params, cfg.data.length)
+        flops = flops_per_position(cfg, abstract.params)
         meter = Meter(flops, peak_flops(mesh.size if mesh else 1))
         with (
             contextlib.closing(MetricsWriter(workdir, start)) as writer,
@@ -129,7 +129,9 @@ class _Log:
 
     def __init__(self, cfg: RunConfig, writer: MetricsWriter, meter: Meter, progress: Any):
         self._cfg, self._writer, self._meter, self._progress = cfg.train, writer, meter, progress
-        self._positions = cfg.train.batch_size * cfg.data.length  # of all processes together
+        length = cfg.data.target_length or cfg.data.length
+        self._positions = cfg.train.batch_size * length  # of all processes together
+        self._is_plain = cfg.objective.is_plain
         self._pending: tuple[int, dict[str, jax.Array]] | None = None
         self._compiled = False
         self._known: dict[str, Any] = {}  # newest values of all kinds, for the progress line
@@ -159,6 +161,8 @@ class _Log:
             "learning_rate": values["learning_rate"],
             "skipped": values["skipped_total"],
         }
+        if not self._is_plain:
+            line["objective"] = values["total"]
         if step % self._cfg.log_every == 0 or step == self._cfg.num_steps:
             line |= self._meter.rates()
             self._writer.write(step, "train", line)

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,7 +15,7 @@ import numpy as np
 from tensorboard.compat.proto import event_pb2, summary_pb2
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
-from jaxformer.config import ModelConfig
+from jaxformer.config import RunConfig
 from jaxformer.sharding import path_of
 
 EVENTS: Any = event_pb2  # members are made at import, type checkers do not see them
@@ -108,22 +109,36 @@ class Meter:
         return {name: float(f"{value:.4g}") for name, value in rates.items()}
 
 
+ON_SOURCE = re.compile("^encoder/|cross_attention/(key|value)/")
 TIMED = ("tokens_per_second", "step_seconds", "data_wait", "mfu", "time")
 
 
-def flops_per_position(cfg: ModelConfig, abstract_params: Any, length: int) -> float:
-    """Model FLOPs of forward and backward for one position: 6 N + 12 layers · H · K · length.
+def flops_per_position(cfg: RunConfig, abstract_params: Any) -> float:
+    """Model FLOPs of forward and backward for one position of `tokens`: 6 N + 12 layers · H K · L.
 
     Chowdhery et al. 2022 (PaLM), appendix B, with N as in Kaplan et al. 2020 §2.1: weights that
     are multiplied, so kernels and the read-out (D · V, tied or not) but no table that is looked
-    up. Attention is counted in full, not halved for causality; recomputation is not counted.
+    up. Attention is counted in full, not halved for causality; recomputation is not counted. Of an
+    encoder-decoder, what runs on the S positions of the source is shared out over the L of the
+    target. A classifier's head is counted as if it ran at each position.
     """
-    leaves = jax.tree_util.tree_leaves_with_path(abstract_params)
-    kernels = {path_of(k): int(np.prod(v.shape)) for k, v in leaves}
-    weights = sum(size for path, size in kernels.items() if path.endswith("kernel"))
-    if "head/kernel" not in kernels:
-        weights += kernels["embedding/table"]
-    return 6.0 * weights + 12.0 * cfg.num_layers * cfg.num_heads * cfg.head_width * length
+    model, length = cfg.model, cfg.data.length
+    sizes = {
+        path_of(keys): int(np.prod(leaf.shape))
+        for keys, leaf in jax.tree_util.tree_leaves_with_path(abstract_params)
+        if path_of(keys).endswith("kernel")
+    }
+    if model.head.kind == "vocabulary":
+        sizes["head/kernel"] = model.d_model * model.vocab_size
+    pairs = 12.0 * model.num_heads * model.head_width  # FLOPs a layer and pair of positions
+    if model.architecture != "encoder_decoder":
+        return 6.0 * sum(sizes.values()) + pairs * model.num_layers * length
+    target_length = cfg.data.target_length or length
+    on_source = sum(size for path, size in sizes.items() if ON_SOURCE.search(path))
+    on_target = 6.0 * (sum(sizes.values()) - on_source)
+    on_target += pairs * model.num_layers * (target_length + length)
+    encoder = 6.0 * on_source + pairs * model.encoder_layers * length
+    return on_target + encoder * length / target_length
 
 
 def peak_flops(num_devices: int) -> float:

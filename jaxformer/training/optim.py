@@ -7,7 +7,10 @@ The step function multiplies the updates by schedule(step + 1), so a run's step 
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 import optax
+from jax.typing import ArrayLike
 
 from jaxformer.config import OptimizerConfig, RunConfig, ScheduleConfig
 
@@ -25,13 +28,18 @@ def decay_mask(params: Any) -> Any:
 
 
 def _adamw(cfg: OptimizerConfig) -> optax.GradientTransformation:
+    decay = optax.add_decayed_weights(cfg.weight_decay, decay_mask)
+    return optax.chain(*_clipped_adam(cfg), decay, optax.scale(-1.0))
+
+
+def _adam(cfg: OptimizerConfig) -> optax.GradientTransformation:
+    """No decay of any kind; Vaswani et al. 2017 §5.3 has b1 .9, b2 .98, epsilon 1e-9."""
+    return optax.chain(*_clipped_adam(cfg), optax.scale(-1.0))
+
+
+def _clipped_adam(cfg: OptimizerConfig) -> tuple[optax.GradientTransformation, ...]:
     clip = (optax.clip_by_global_norm(cfg.clip_norm),) if cfg.clip_norm else ()
-    return optax.chain(
-        *clip,
-        optax.scale_by_adam(cfg.b1, cfg.b2, cfg.epsilon),
-        optax.add_decayed_weights(cfg.weight_decay, decay_mask),
-        optax.scale(-1.0),
-    )
+    return (*clip, optax.scale_by_adam(cfg.b1, cfg.b2, cfg.epsilon))
 
 
 def _warmup_cosine(cfg: ScheduleConfig) -> optax.Schedule:
@@ -40,11 +48,50 @@ def _warmup_cosine(cfg: ScheduleConfig) -> optax.Schedule:
     )
 
 
+def _linear(cfg: ScheduleConfig) -> optax.Schedule:
+    """Up to peak_value, then straight down to end_value at decay_steps."""
+    points = (cfg.warmup_steps, cfg.peak_value), (cfg.decay_steps, cfg.end_value)
+    return _through(cfg, points)
+
+
+def _wsd(cfg: ScheduleConfig) -> optax.Schedule:
+    """Warmup, stable, decay (Hu et al. 2024): the last cooldown_steps fall, here linearly."""
+    top = cfg.decay_steps - cfg.cooldown_steps, cfg.peak_value
+    points = (cfg.warmup_steps, cfg.peak_value), top, (cfg.decay_steps, cfg.end_value)
+    return _through(cfg, points)
+
+
 def _constant(cfg: ScheduleConfig) -> optax.Schedule:
-    warmup = optax.linear_schedule(cfg.init_value, cfg.peak_value, cfg.warmup_steps)
-    flat = optax.constant_schedule(cfg.peak_value)
-    return optax.join_schedules([warmup, flat], [cfg.warmup_steps]) if cfg.warmup_steps else flat
+    return _through(cfg, ((cfg.warmup_steps, cfg.peak_value),))
 
 
-OPTIMIZERS = {"adamw": _adamw}
-SCHEDULES = {"warmup_cosine": _warmup_cosine, "constant": _constant}
+def _inverse_sqrt(cfg: ScheduleConfig) -> optax.Schedule:
+    """peak_value · sqrt(warmup_steps / s) after the warmup.
+
+    Vaswani et al. 2017 §5.3 has the peak 1 / sqrt(d_model · warmup_steps), which makes it
+    d_model^-.5 · min(s^-.5, s · warmup_steps^-1.5); s = 0 divides nothing by zero.
+    """
+    rise, warmup = _constant(cfg), cfg.warmup_steps
+
+    def schedule(step: ArrayLike) -> jax.Array:
+        decay = jnp.sqrt(warmup / jnp.maximum(jnp.asarray(step, jnp.float32), warmup))
+        return jnp.asarray(rise(step)) * decay
+
+    return schedule
+
+
+def _through(cfg: ScheduleConfig, points: tuple[tuple[int, float], ...]) -> optax.Schedule:
+    """Straight lines from (0, init_value) through (step, value) points, level after the last."""
+    known = {0: cfg.init_value} | dict(points)  # a point at step 0 is instead of init_value
+    steps, values = np.array(list(known), np.float32), np.array(list(known.values()), np.float32)
+    return lambda step: jnp.interp(jnp.asarray(step, jnp.float32), steps, values)
+
+
+OPTIMIZERS = {"adamw": _adamw, "adam": _adam}
+SCHEDULES = {
+    "warmup_cosine": _warmup_cosine,
+    "linear": _linear,
+    "inverse_sqrt": _inverse_sqrt,
+    "wsd": _wsd,
+    "constant": _constant,
+}

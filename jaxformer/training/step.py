@@ -13,14 +13,16 @@ import jax.numpy as jnp
 import optax
 from flax import nnx
 
-from jaxformer.config import RunConfig
+from jaxformer.config import ObjectiveConfig, RunConfig
 from jaxformer.losses import accuracy, cross_entropy
+from jaxformer.models import forward
 from jaxformer.nn.dropout import RowKey
 from jaxformer.sharding import constrain
 from jaxformer.training.state import TrainState
 
 Batch = dict[str, jax.Array]
 Sums = dict[str, tuple[jax.Array, jax.Array]]  # name -> (sum, weight)
+Seen = dict[str, jax.Array]  # sums over what is supervised that nothing is trained on
 StepFn = Callable[[TrainState, Batch], tuple[TrainState, dict[str, jax.Array]]]
 
 
@@ -29,17 +31,16 @@ def make_train_step(
 ) -> StepFn:
     """Returns step(state, batch) -> (state, metrics), not yet jitted.
 
-    Metrics are float32 scalars, sums where a mean is meant: `loss` (sum over tokens), `weight`,
-    `correct`, `total` (the value that was minimised), `grad_norm` before clipping, `learning_rate`,
-    `skipped` in a row and `skipped_total`.
+    Metrics are float32 scalars, sums where a mean is meant: `loss` (cross-entropy without smoothing
+    or other terms, summed over what is supervised), `weight`, `correct`, `total` (the value that
+    was minimised), `grad_norm` before clipping, `learning_rate`, `skipped` in a row and
+    `skipped_total`.
     """
 
     def step(state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, jax.Array]]:
         key = jax.random.fold_in(jax.random.key(cfg.seed), state.step)
         rows = jnp.arange(batch["tokens"].shape[0])
-        losses, correct, grads = _accumulate(
-            graphdef, state.params, batch | {"row": rows}, key, cfg.train.num_microbatches
-        )
+        losses, seen, grads = _accumulate(graphdef, state.params, batch | {"row": rows}, key, cfg)
         total = sum(_divide(*losses[name]) for name in losses)
         scaled = [
             jax.tree.map(lambda g, w=losses[name][1]: _divide(g, w), grads[name]) for name in losses
@@ -58,11 +59,9 @@ def make_train_step(
             skipped=jnp.where(ok, 0, state.skipped + 1),
             skipped_total=state.skipped_total + jnp.where(ok, 0, 1),
         )
-        loss, weight = losses["loss"]
         metrics = {
-            "loss": loss,
-            "weight": weight,
-            "correct": correct,
+            **seen,
+            "weight": losses["objective"][1],
             "total": total,
             "grad_norm": grad_norm,
             "learning_rate": rate,
@@ -75,13 +74,14 @@ def make_train_step(
 
 
 def _accumulate(
-    graphdef: Any, params: Any, batch: Batch, key: jax.Array, parts: int
-) -> tuple[Sums, jax.Array, dict[str, Any]]:
-    """Sums (losses, correct tokens, gradients of each loss's sum) over the microbatches."""
+    graphdef: Any, params: Any, batch: Batch, key: jax.Array, cfg: RunConfig
+) -> tuple[Sums, Seen, dict[str, Any]]:
+    """Sums (losses, what was seen, gradients of each loss's sum) over the microbatches."""
+    parts = cfg.train.num_microbatches
 
-    def part(batch: Batch) -> tuple[Sums, jax.Array, dict[str, Any]]:
+    def part(batch: Batch) -> tuple[Sums, Seen, dict[str, Any]]:
         batch = {name: constrain(rows, "batch") for name, rows in batch.items()}
-        return _gradients(graphdef, params, batch, key)
+        return _gradients(graphdef, params, batch, key, cfg.objective)
 
     if parts == 1:
         return part(batch)
@@ -100,27 +100,29 @@ def _accumulate(
 
 
 def _gradients(
-    graphdef: Any, params: Any, batch: Batch, key: jax.Array
-) -> tuple[Sums, jax.Array, dict[str, Any]]:
+    graphdef: Any, params: Any, batch: Batch, key: jax.Array, objective: ObjectiveConfig
+) -> tuple[Sums, Seen, dict[str, Any]]:
     """Differentiates the sum of every loss by itself: their weights differ and divide later."""
 
-    def forward(params: Any) -> tuple[dict[str, jax.Array], Any]:
-        out = nnx.merge(graphdef, params)(
-            batch["tokens"],
-            segment_ids=batch["segment_ids"],
-            positions=batch["positions"],
-            key=RowKey(key, batch["row"]),
+    def run(params: Any) -> tuple[dict[str, jax.Array], Any]:
+        model = nnx.merge(graphdef, params)
+        out = forward(model, batch, key=RowKey(key, batch["row"]))
+        supervised = out.logits, batch["targets"], batch["weights"]
+        minimised = cross_entropy(
+            *supervised,
+            label_smoothing=objective.label_smoothing,
+            smoothing=objective.smoothing,
+            z_loss=objective.z_loss,
         )
-        targets, weights = batch["targets"], batch["weights"]
-        losses = {"loss": cross_entropy(out.logits, targets, weights), **out.losses}
-        correct, _ = accuracy(out.logits, targets, weights)
+        losses = {"objective": minimised, **out.losses}
+        seen = {"loss": cross_entropy(*supervised)[0], "correct": accuracy(*supervised)[0]}
         sums = {name: loss[0] for name, loss in losses.items()}
-        return sums, ({name: loss[1] for name, loss in losses.items()}, correct)
+        return sums, ({name: loss[1] for name, loss in losses.items()}, seen)
 
-    sums, backward, (weights, correct) = jax.vjp(forward, params, has_aux=True)
+    sums, backward, (weights, seen) = jax.vjp(run, params, has_aux=True)
     pick = {name: {other: jnp.float32(name == other) for other in sums} for name in sums}
     grads = {name: backward(pick[name])[0] for name in sums}
-    return {name: (sums[name], weights[name]) for name in sums}, correct, grads
+    return {name: (sums[name], weights[name]) for name in sums}, seen, grads
 
 
 def _divide(total: jax.Array, weight: jax.Array) -> jax.Array:

@@ -125,8 +125,8 @@ def test_teacher_forced_exact_match_is_that_of_greedy_generation():
         if b % 3 == 1:
             place = rng.integers(len(wanted))
             wanted[place] = (wanted[place] + 1) % VOCAB
-        if b % 3 == 2:  # stops too soon, or goes on after the end
-            wanted = wanted[:-1] if len(wanted) > 1 and b % 2 else np.append(wanted, EOS)[:6]
+        if b % 3 == 2 and len(wanted) > 1:  # stops too soon; no target goes on after its end
+            wanted = wanted[:-1]
         tokens = np.zeros(LENGTH + 2, np.int32)
         tokens[: lengths[b]] = prompts[b, : lengths[b]]
         end = lengths[b] + len(wanted)

@@ -9,7 +9,8 @@ from flax import nnx
 
 from jaxformer.errors import UserError
 from jaxformer.generation import Greedy, Temperature, TopP, generate
-from jaxformer.generation.generate import _generate, bucket, room
+from jaxformer.generation.generate import _generate
+from jaxformer.generation.inputs import bucket, room
 from tests import builders
 
 VOCAB, PAD = 11, 0
@@ -237,6 +238,96 @@ def test_learned_positions_are_used_up_to_the_last_and_no_further():
     config = make_model("learned").config
     assert room(config, 33, 20) == 7
     assert room(make_model("rope").config, 33, 20) == 20
+
+
+SOURCES = np.array([[7, 3, 2, 9, 4], [6, 1, 8, 0, 0], [5, 0, 0, 0, 0]], np.int32)
+START = 2
+
+
+@functools.cache
+def make_translator(scan_layers=False):
+    return make_model(architecture="encoder_decoder", scan_layers=scan_layers)
+
+
+def translate(model=None, sources=SOURCES, segments=None, count=6, eos=NEVER, **settings):
+    return generate(
+        model or make_translator(),
+        source_BS=sources,
+        source_segment_ids=(sources != 0) * 1 if segments is None else segments,
+        max_new_tokens=count,
+        sampler=Greedy(),
+        key=KEY,
+        eos_id=eos,
+        bos_id=START,
+        **settings,
+    )
+
+
+@pytest.mark.parametrize("scan_layers", [False, True])
+def test_an_encoder_decoder_continues_its_source_as_full_forwards_do(scan_layers):
+    model = make_translator(scan_layers)
+    out = translate(model)
+    graphdef, state = nnx.split(model)
+
+    @jax.jit
+    def forward(tokens_BL):
+        segments_BS = (SOURCES != 0).astype(np.int32)
+        logits = nnx.merge(graphdef, state)(SOURCES, tokens_BL, segments_BS).logits
+        return logits.argmax(-1), jax.nn.log_softmax(logits)
+
+    inputs_BL = np.pad(out.tokens[:, :-1], ((0, 0), (1, 0)), constant_values=START)
+    best_BL, logprobs_BLV = forward(inputs_BL)
+    np.testing.assert_array_equal(out.tokens, best_BL)
+    wanted = np.take_along_axis(np.asarray(logprobs_BLV), out.tokens[..., None], -1)[..., 0]
+    np.testing.assert_allclose(out.logprobs, wanted, rtol=1e-4, atol=1e-5)
+    assert len({tuple(row) for row in out.tokens.tolist()}) == 3, "sources do not matter"
+
+
+def test_padding_of_a_source_does_not_matter_wherever_it_is():
+    wanted = translate().tokens
+    padded = np.zeros((3, 9), np.int32)
+    padded[:, 3:8] = SOURCES
+    segments = (padded != 0).astype(np.int32)
+    garbage = np.where(segments == 1, padded, -99)
+    np.testing.assert_array_equal(translate(sources=garbage, segments=segments).tokens, wanted)
+
+
+def test_a_target_may_start_with_more_than_its_first_token():
+    first = translate().tokens
+    prompts = np.concatenate([np.full((3, 1), START), first[:, :2]], 1)
+    rest = translate(prompts_BP=prompts, lengths_B=np.array([3, 2, 1]), count=4).tokens
+    for row, known in enumerate((2, 1, 0)):
+        np.testing.assert_array_equal(rest[row], first[row, known : known + 4])
+
+
+def test_rows_have_budgets_of_their_own():
+    out, free = translate(count=np.array([2, 5, 1]), pad_id=7), translate()
+    assert out.lengths.tolist() == [2, 5, 1]
+    for row, budget in enumerate((2, 5, 1)):
+        assert out.tokens[row, :budget].tolist() == free.tokens[row, :budget].tolist()
+        assert (out.tokens[row, budget:] == 7).all()
+
+
+@pytest.mark.parametrize(
+    ("architecture", "settings", "message"),
+    [
+        ("encoder", {}, r"model\.architecture: is encoder"),
+        ("decoder", {}, "source: is given while .* decoder"),
+        ("encoder_decoder", {"sources": SOURCES[0]}, "source: has shape"),
+        ("encoder_decoder", {"segments": SOURCES}, "source_segment_ids: has"),
+        ("encoder_decoder", {"sources": SOURCES + 9}, "source: number 0 has token"),
+        ("encoder_decoder", {"sources": np.ones((3, 41))}, "source: number 0 has 41 tokens"),
+    ],
+)
+def test_sources_that_cannot_be_used_are_refused(architecture, settings, message):
+    model = make_model("learned", architecture=architecture)
+    with pytest.raises(UserError, match=message):
+        translate(model, **settings)
+
+
+def test_an_encoder_decoder_needs_a_source():
+    with pytest.raises(UserError, match="source: is missing"):
+        run(make_translator())
 
 
 def test_half_precision_runs():

@@ -6,7 +6,7 @@ import pytest
 
 from jaxformer.data.tasks.agreement import agreement_tokenizer
 from jaxformer.errors import UserError
-from jaxformer.generation import Greedy, continue_text
+from jaxformer.generation import Greedy, LengthPenalty, continue_text, translate
 from jaxformer.generation.text import encode_prompts
 from tests import builders
 
@@ -64,3 +64,34 @@ def test_text_ends_where_a_learned_table_does():
 def test_prompts_that_cannot_be_continued_are_refused(prompt, add_bos, message):
     with pytest.raises(UserError, match=message):
         ask([prompt], add_bos)
+
+
+def translated(sources, **settings):
+    cfg = builders.model_config(
+        architecture="encoder_decoder", vocab_size=TOKENIZER.vocab_size, num_layers=1
+    )
+    settings = {"extra_tokens": 10, "batch_size": 3, "add_bos": False, "add_eos": True} | settings
+    return translate(builders.make_model(cfg, seed=5), TOKENIZER, sources, **settings)
+
+
+SENTENCES = ["the boy", "the old dogs near the trees", "the boys", "dogs", "the old boy near dogs"]
+
+
+@pytest.mark.parametrize("beam_size", [1, 3])
+def test_a_translation_depends_on_its_source_alone(beam_size):
+    settings = {"beam_size": beam_size, "length_penalty": LengthPenalty("gnmt", 0.6)}
+    together = translated(SENTENCES, **settings)
+    assert len(set(together)) == len(SENTENCES)
+    assert translated(SENTENCES[::-1], **settings) == together[::-1]
+    assert translated(SENTENCES, batch_size=2, **settings) == together
+    for source, text in zip(SENTENCES, together, strict=True):
+        assert len(text.split()) <= len(source.split()) + 1 + 10
+    assert translated([], **settings) == []
+
+
+def test_sources_that_cannot_be_translated_are_refused():
+    with pytest.raises(UserError, match="'wombat'"):
+        translated(["the wombat"])
+    with pytest.raises(UserError, match=r"source: number 1 has 17 tokens, model\.max_length = 16"):
+        translated(["the boy", "the boy " * 8])
+    assert len(translated(["the boy " * 7])[0].split()) <= 15  # the learned table ends

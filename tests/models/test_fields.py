@@ -13,9 +13,14 @@ from tests.builders import apply, leaves, model_config, random_params
 
 TOKENS = np.random.default_rng(0).integers(0, 40, (4, 6)).astype(np.int32)
 SINUSOIDAL, ROPE = {"position.kind": "sinusoidal"}, {"position.kind": "rope"}
+BOTH = {"architecture": "encoder_decoder"}
+ENCODER = {"architecture": "encoder"}
+CLASSES = ENCODER | {"head.kind": "sequence", "head.num_classes": 3}
 # For each field: what selects it, and another value than the tiny config's.
 OTHER = {
+    "architecture": ({}, "encoder"),
     "num_layers": ({}, 1),
+    "num_encoder_layers": (BOTH, 1),
     "d_model": ({}, 8),
     "num_heads": ({}, 2),
     "num_kv_heads": ({}, 2),
@@ -28,14 +33,30 @@ OTHER = {
     "norm_placement": ({}, "sandwich"),
     "final_norm": ({}, "false"),
     "norm_epsilon": ({}, 0.1),
+    "embedding_norm": ({}, True),
+    "residual": ({}, False),
     "attention_bias": ({}, False),
+    "attention_output_bias": ({}, False),
     "feed_forward_bias": ({}, False),
     "head_bias": ({}, True),
+    "scale_attention": ({}, False),
+    "qk_norm": ({}, True),
+    "attention_softcap": ({}, 1.0),
+    "logit_softcap": ({}, 1.0),
+    "attention_sink": ({}, True),
+    "window": ({}, 2),
+    "layer_pattern": (ROPE, "rope, none"),
     "tie_embeddings": ({}, False),
+    "share_embeddings": (BOTH, False),
     "scale_embeddings": ({}, True),
+    "scale_logits": ({}, True),
     "initializer": ({}, "xavier"),
     "scan_layers": ({}, True),
     "layernorm.bias": ({}, False),
+    "head.kind": (CLASSES, "token"),
+    "head.transform": ({}, True),
+    "head.num_classes": (CLASSES, 4),
+    "head.pooling": (CLASSES, "mean"),
     "dropout.embedding": ({}, 0.5),
     "dropout.attention": ({}, 0.5),
     "dropout.feed_forward": ({}, 0.5),
@@ -59,7 +80,8 @@ def paths(cls=ModelConfig, prefix=""):
 
 
 def test_the_table_has_every_field():
-    assert list(OTHER) == list(paths())
+    """But model.remat, which changes no number: tests/nn/test_stack.py looks at its program."""
+    assert {*OTHER, "remat"} == set(paths())
 
 
 @functools.cache
@@ -67,7 +89,8 @@ def seen(**changes):
     """Shapes, initial values, and logits with dropout on."""
     cfg = model_config(**changes)
     start = leaves(init(cfg, jax.random.key(0)))
-    logits = apply(cfg, random_params(cfg), TOKENS, key=jax.random.key(0)).logits
+    inputs = (TOKENS, TOKENS[:, ::-1]) if cfg.architecture == "encoder_decoder" else (TOKENS,)
+    logits = apply(cfg, random_params(cfg), *inputs, key=jax.random.key(0)).logits
     return {name: leaf.shape for name, leaf in start.items()}, start, np.asarray(logits)
 
 

@@ -39,13 +39,14 @@ ENDS = {"embedding/table": (40, 16), "final_norm/scale": (16,), "final_norm/bias
 
 
 def test_shapes_of_the_default():
-    expected = ENDS | {"position/table": (16, 16)} | layer(0) | layer(1)
+    expected = ENDS | {"position/learned/table": (16, 16)} | layer(0) | layer(1)
     assert shapes() == expected
 
 
 def test_shapes_of_a_modern_decoder():
     changes = {"norm": "rmsnorm", "norm_placement": "sandwich", "activation": "swiglu"}
     changes |= {"num_kv_heads": 1, "attention_bias": False, "feed_forward_bias": False}
+    changes |= {"attention_output_bias": False}
     changes |= {"tie_embeddings": False, "head_bias": True, "position.kind": "rope"}
     norms = [
         f"{part}_{kind}" for part in ("attention", "feed_forward") for kind in ("norm", "post_norm")
@@ -58,7 +59,7 @@ def test_shapes_of_a_modern_decoder():
 
 
 def test_shapes_of_scanned_layers():
-    expected = ENDS | {"position/table": (16, 16)}
+    expected = ENDS | {"position/learned/table": (16, 16)}
     expected |= {n.replace("/0/", "/"): (2, *shape) for n, shape in layer(0).items()}
     assert shapes(scan_layers=True) == expected
 

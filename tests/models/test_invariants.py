@@ -47,7 +47,9 @@ def check_causality(cfg):
 
     gradient_VD = np.asarray(jax.grad(at_own_place)(params["embedding"]["table"]))
     depends_BL = (gradient_VD[:24] != 0).any(1).reshape(4, 6)
-    np.testing.assert_array_equal(depends_BL, np.arange(6) <= places_B[:, None])
+    distances_BL = places_B[:, None] - np.arange(6)
+    reach = cfg.num_layers * (cfg.window - 1) if cfg.window else 6
+    np.testing.assert_array_equal(depends_BL, (distances_BL >= 0) & (distances_BL <= reach))
 
 
 def check_padding(cfg):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from jaxformer.models import decoder
+from jaxformer.models import trunk
 from jaxformer.nn import block, feedforward
 from jaxformer.nn.dropout import RowKey, dropout
 from jaxformer.nn.kernels import reference
@@ -89,7 +89,7 @@ def test_every_site_of_every_layer_has_a_name_of_its_own(monkeypatch):
         seen.append((site, layer, rate))
         return x
 
-    for module in (decoder, block, feedforward, reference):
+    for module in (trunk, block, feedforward, reference):
         monkeypatch.setattr(module, "dropout", spy)
     rates = {"embedding": 0.1, "attention": 0.2, "feed_forward": 0.3, "residual": 0.4}
     cfg, params = model(**{f"dropout.{name}": rate for name, rate in rates.items()})
@@ -133,3 +133,18 @@ def test_scanned_layers_drop_like_unrolled_ones():
     unrolled_BLV = np.asarray(apply(cfg, params, TOKENS, key=KEY).logits)
     scan = jax.jit(lambda p, t, k: nnx.merge(graphdef(scanned), p)(t, key=k).logits)
     np.testing.assert_allclose(scan(stacked, TOKENS, KEY), unrolled_BLV, atol=1e-5)
+
+
+def test_sites_of_an_encoder_decoder_differ(monkeypatch):
+    """No two sites of encoder and decoder share a key, a name and a layer."""
+    seen = []
+
+    def spy(x, rate, key, site, layer=0):
+        seen.append((jax.random.key_data(key.key).tobytes(), site, layer))
+        return x
+
+    for module in (trunk, block, feedforward, reference):
+        monkeypatch.setattr(module, "dropout", spy)
+    cfg, params = model(**(RATES | {"architecture": "encoder_decoder", "num_encoder_layers": 1}))
+    apply(cfg, params, TOKENS, TOKENS, key=KEY)
+    assert len(seen) == len(set(seen)) == (1 + 4) + (1 + 2 * 6)

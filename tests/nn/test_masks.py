@@ -91,3 +91,52 @@ def test_order_and_positions(segment_ids, order, positions):
     positions_BL = contiguous_positions(ids_BL)
     assert positions_BL.tolist() == [positions, positions]
     assert positions_BL.dtype == jnp.int32
+
+
+def test_prefix_mask():
+    """Documents of four and three tokens whose first two are a prefix, which sees itself whole."""
+    ids_BL = jnp.array([[1, 1, 1, 1, 2, 2, 2, 0]])
+    prefix_BL = jnp.array([[1, 1, 0, 0, 1, 1, 0, 0]], bool)
+    order_BL = masks.order(ids_BL)
+    mask_BLS = attention_mask(Visibility(order_BL, order_BL, ids_BL, ids_BL, True, prefix_BL))
+    assert mask_BLS[0].astype(int).tolist() == [
+        [1, 1, 0, 0, 0, 0, 0, 0],
+        [1, 1, 0, 0, 0, 0, 0, 0],
+        [1, 1, 1, 0, 0, 0, 0, 0],
+        [1, 1, 1, 1, 0, 0, 0, 0],
+        [0, 0, 0, 0, 1, 1, 0, 0],
+        [0, 0, 0, 0, 1, 1, 0, 0],
+        [0, 0, 0, 0, 1, 1, 1, 0],
+        [0, 0, 0, 0, 0, 0, 0, 0],
+    ]
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_window(causal):
+    """Two tokens: itself and a neighbour, padding not counted."""
+    ids_BL = jnp.array([[1, 0, 1, 1, 1]])
+    order_BL = masks.order(ids_BL)
+    visibility = Visibility(order_BL, order_BL, ids_BL, ids_BL, causal, window=2)
+    expected = [
+        [1, 0, 1, 0, 0],
+        [0, 0, 0, 0, 0],
+        [1, 0, 1, 1, 0],
+        [0, 0, 1, 1, 1],
+        [0, 0, 0, 1, 1],
+    ]
+    expected = np.tril(expected) if causal else np.array(expected)
+    np.testing.assert_array_equal(attention_mask(visibility)[0].astype(int), expected)
+
+
+def test_source_mask_of_packed_pairs():
+    """A target document sees the source segment of its own number."""
+    targets_BL, sources_BS = jnp.array([[1, 1, 2, 0]]), jnp.array([[1, 2, 2, 0, 0]])
+    visibility = Visibility(
+        masks.order(targets_BL), masks.order(sources_BS), targets_BL, sources_BS, causal=False
+    )
+    assert attention_mask(visibility)[0].astype(int).tolist() == [
+        [1, 0, 0, 0, 0],
+        [1, 0, 0, 0, 0],
+        [0, 1, 1, 0, 0],
+        [0, 0, 0, 0, 0],
+    ]

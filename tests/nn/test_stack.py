@@ -7,15 +7,26 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from jaxformer.models.forward import forward
 from jaxformer.nn.cache import init_cache
 from tests.builders import graphdef, leaves, model_config, random_params
 
 TOKENS = np.random.default_rng(0).integers(0, 40, (2, 6)).astype(np.int32)
 SEGMENT_IDS = np.array([[1, 1, 1, 2, 2, 2], [1, 1, 1, 1, 0, 0]], np.int32)
+BATCH = {
+    "tokens": TOKENS,
+    "segment_ids": SEGMENT_IDS,
+    "positions": None,
+    "source": TOKENS[:, ::-1],
+    "source_segment_ids": SEGMENT_IDS,
+    "source_positions": None,
+}
 CHANGES = [
     {},
     {"position.kind": "rope", "norm_placement": "sandwich", "norm": "rmsnorm", "num_kv_heads": 2}
     | {"activation": "swiglu", "num_layers": 3},
+    {"architecture": "encoder_decoder", "num_encoder_layers": 3, "norm_placement": "post"}
+    | {"position.kind": "sinusoidal", "attention_sink": True, "qk_norm": True},
 ]
 CAPTURE = ("attention_weights", "hidden_states")
 
@@ -24,10 +35,12 @@ def unstack(stacked):
     """{'layers/a': [N, …]} as {'layers/0/a': …, …}."""
     out = {}
     for name, leaf in stacked.items():
-        if name.startswith("layers/"):
-            out |= {f"layers/{i}/{name[7:]}": leaf[i] for i in range(len(leaf))}
-        else:
-            out[name] = leaf
+        side, found, rest = name.rpartition("layers/")
+        out |= (
+            {f"{side}{found}{i}/{rest}": leaf[i] for i in range(len(leaf))}
+            if found
+            else {name: leaf}
+        )
     return out
 
 
@@ -43,8 +56,7 @@ def both(index):
         cfg = model_config(scan_layers=scan_layers, **CHANGES[index])
 
         def loss(params, cfg=cfg):
-            model = nnx.merge(graphdef(cfg), params)
-            out = model(TOKENS, SEGMENT_IDS, capture=CAPTURE)
+            out = forward(nnx.merge(graphdef(cfg), params), BATCH, capture=CAPTURE)
             real = SEGMENT_IDS[..., None] != 0
             return (jax.nn.log_softmax(out.logits) * real).var(), out
 
@@ -86,3 +98,42 @@ def test_prefill_and_decoding():
         relative(actual, expected, 2e-6, "logits")
     k_NBCGK = np.stack([layer.k for layer in logits[0][2].layers])
     relative(np.asarray(logits[1][2].layers.k), k_NBCGK, 2e-6, "cache")
+
+
+@functools.cache
+def loss_of(remat, scan_layers, architecture="decoder"):
+    """A loss with dropout on, and parameters."""
+    changes = {"dropout.residual": 0.2, "dropout.attention": 0.2, "position.kind": "rope"}
+    cfg = model_config(remat=remat, scan_layers=scan_layers, architecture=architecture, **changes)
+
+    def loss(params):
+        out = forward(nnx.merge(graphdef(cfg), params), BATCH, key=jax.random.key(0))
+        return jax.nn.log_softmax(out.logits).var()
+
+    return loss, random_params(cfg)
+
+
+@functools.cache
+def gradients(remat, scan_layers):
+    loss, params = loss_of(remat, scan_layers)
+    return leaves(jax.jit(jax.grad(loss))(params))
+
+
+@pytest.mark.parametrize("scan_layers", [False, True])
+@pytest.mark.parametrize("remat", ["full", "dots"])
+def test_recomputation_changes_no_gradient(remat, scan_layers):
+    plain, again = gradients("none", scan_layers), gradients(remat, scan_layers)
+    largest = max(np.abs(leaf).max() for leaf in plain.values())
+    for name, leaf in plain.items():
+        np.testing.assert_allclose(again[name], leaf, rtol=0, atol=3e-6 * largest, err_msg=name)
+
+
+@pytest.mark.parametrize("scan_layers", [False, True])
+@pytest.mark.parametrize("architecture", ["decoder", "encoder", "encoder_decoder"])
+def test_recomputation_keeps_less_for_the_backward_pass(architecture, scan_layers):
+    def kept(remat):
+        loss, params = loss_of(remat, scan_layers, architecture)
+        residuals = jax.eval_shape(lambda params: jax.vjp(loss, params)[1], params)
+        return sum(leaf.size for leaf in jax.tree.leaves(residuals))
+
+    assert kept("full") < kept("dots") < kept("none")

@@ -50,15 +50,26 @@ def test_tensorboard_shows_the_resumed_run(tmp_path, caplog):
     assert scalars == [(1, 1.0), (2, 2.0), (3, 30.0)]
 
 
+def abstract(cfg):
+    return jax.eval_shape(lambda: init(cfg.model, jax.random.key(0)))
+
+
 def test_flops_of_a_position_by_hand():
     """One layer, D = 8, H K = 8, F = 32, V = 11, L = 8: 6 N + 12 · layers · H K · L."""
-    cfg = tiny.config().model
-    tied = jax.eval_shape(lambda: init(cfg, jax.random.key(0)))
+    cfg = tiny.config()
     weights = 4 * 8 * 8 + 2 * 8 * 32 + 11 * 8
-    assert flops_per_position(cfg, tied, 8) == 6 * weights + 12 * 1 * 8 * 8
-    untied_cfg = tiny.config(model__tie_embeddings=False, model__scan_layers=True).model
-    untied = jax.eval_shape(lambda: init(untied_cfg, jax.random.key(0)))
-    assert flops_per_position(untied_cfg, untied, 8) == 6 * weights + 12 * 1 * 8 * 8
+    assert flops_per_position(cfg, abstract(cfg)) == 6 * weights + 12 * 1 * 8 * 8
+    untied = tiny.config(model__tie_embeddings=False, model__scan_layers=True)
+    assert flops_per_position(untied, abstract(untied)) == 6 * weights + 12 * 1 * 8 * 8
+
+
+def test_flops_of_an_encoder_decoder_by_hand():
+    """Two sources of L = 4 tokens a target token: S = 8."""
+    cfg = tiny.config(**tiny.SEQ2SEQ, data__target_length=4)
+    layer, cross, head = 4 * 8 * 8 + 2 * 8 * 32, 4 * 8 * 8, 11 * 8
+    on_target = 6 * (layer + cross // 2 + head) + 12 * 8 * (4 + 8)
+    on_source = 6 * (layer + cross // 2) + 12 * 8 * 8
+    assert flops_per_position(cfg, abstract(cfg)) == on_target + 2 * on_source
 
 
 def test_meter_divides_what_it_counted(monkeypatch):

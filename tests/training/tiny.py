@@ -44,6 +44,14 @@ DROPOUT = {f"model__dropout__{n}": 0.3 for n in ("embedding", "attention", "feed
     "model__dropout__residual": 0.3
 }
 
+SEQ2SEQ = {
+    "objective__kind": "seq2seq",
+    "model__architecture": "encoder_decoder",
+    "data__source": "text",
+    "data__path": "a.en",
+    "data__target_path": "a.de",
+}
+
 
 @dataclasses.dataclass(frozen=True)
 class Rows:

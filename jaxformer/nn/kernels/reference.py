@@ -4,20 +4,14 @@ import jax
 import jax.numpy as jnp
 
 from jaxformer.nn import masks
-from jaxformer.nn.context import Context
 from jaxformer.nn.dropout import dropout
+from jaxformer.nn.kernels.rule import Rule
 
 
 def attend(
-    q_BLHK: jax.Array,
-    k_BSGK: jax.Array,
-    v_BSGK: jax.Array,
-    context: Context,
-    *,
-    dropout_rate: float,
-    layer: jax.Array | int,
+    q_BLHK: jax.Array, k_BSGK: jax.Array, v_BSGK: jax.Array, rule: Rule
 ) -> tuple[jax.Array, jax.Array]:
-    """softmax(q kᵀ / sqrt(K) + bias) v; returns outputs [B, L, H, K] and weights [B, H, L, S].
+    """Returns outputs [B, L, H, K] and weights float32[B, H, L, S].
 
     The H query heads share the G key/value heads in equal groups of R. Logits and softmax are
     float32. A query that may attend to nothing has weights 0, output 0 and gradient 0.
@@ -28,16 +22,20 @@ def attend(
     logits_BGRLS = jnp.einsum(
         "BLGRK,BSGK->BGRLS", q_BLGRK, k_BSGK, preferred_element_type=jnp.float32
     )
-    logits_BHLS = logits_BGRLS.reshape(B, H, L, S) * K**-0.5
-    bias = context.encoding.bias(context.q_positions_BL, context.k_positions_BS)
-    if bias is not None:
-        logits_BHLS = logits_BHLS + bias
-    mask = masks.attention_mask(context.visibility)[:, None]
-    allow = context.encoding.allow(context.q_positions_BL, context.k_positions_BS)
-    if allow is not None:
-        mask = mask & allow
-    weights_BHLS = masked_softmax(logits_BHLS, mask)
-    dropped = dropout(weights_BHLS, dropout_rate, context.key, "attention_weights", layer)
+    logits_BHLS = logits_BGRLS.reshape(B, H, L, S) * rule.scale
+    if rule.softcap:
+        logits_BHLS = rule.softcap * jnp.tanh(logits_BHLS / rule.softcap)
+    mask = masks.attention_mask(rule.visibility)[:, None]
+    if rule.encoding is not None:
+        assert rule.q_positions_BL is not None
+        assert rule.k_positions_BS is not None
+        bias = rule.encoding.bias(rule.q_positions_BL, rule.k_positions_BS)
+        allow = rule.encoding.allow(rule.q_positions_BL, rule.k_positions_BS)
+        logits_BHLS = logits_BHLS if bias is None else logits_BHLS + bias
+        mask = mask if allow is None else mask & allow
+    sink = None if rule.sink_H is None else rule.sink_H[None, :, None, None]
+    weights_BHLS = masked_softmax(logits_BHLS, mask, sink)
+    dropped = dropout(weights_BHLS, rule.dropout_rate, rule.key, rule.site, rule.layer)
     out_BLGRK = jnp.einsum(
         "BGRLS,BSGK->BLGRK",
         dropped.reshape(B, G, H // G, L, S).astype(v_BSGK.dtype),
@@ -47,16 +45,22 @@ def attend(
     return out_BLGRK.reshape(B, L, H, K).astype(q_BLHK.dtype), weights_BHLS
 
 
-def masked_softmax(logits: jax.Array, mask: jax.Array) -> jax.Array:
+def masked_softmax(logits: jax.Array, mask: jax.Array, sink: jax.Array | None = None) -> jax.Array:
     """Softmax over the last axis among entries where mask is True; all masked gives zeros.
 
-    `mask` has the rank of `logits` and broadcasts to its shape; anything else raises.
+    `mask` has the rank of `logits` and broadcasts to its shape; anything else raises. `sink` is
+    the logit of one more entry, which takes weight but is not returned.
     """
     if jnp.broadcast_shapes(logits.shape, mask.shape) != logits.shape or mask.ndim != logits.ndim:
         raise ValueError(f"mask {mask.shape} does not broadcast to logits {logits.shape}")
     logits = jnp.where(mask, logits, -jnp.inf)
+    highest = logits.max(-1, keepdims=True)
+    if sink is not None:
+        highest = jnp.maximum(highest, sink)
     # A finite maximum keeps a fully masked row from computing inf - inf.
-    highest = jax.lax.stop_gradient(jnp.maximum(logits.max(-1, keepdims=True), -1e30))
+    highest = jax.lax.stop_gradient(jnp.maximum(highest, -1e30))
     unnormalised = jnp.exp(logits - highest)
     total = unnormalised.sum(-1, keepdims=True)
+    if sink is not None:
+        total = total + jnp.exp(sink - highest)
     return unnormalised / jnp.where(total == 0, 1, total)

@@ -12,9 +12,8 @@ class Learned(PositionEncoding):
     """A table of max_length rows; a position beyond it gives NaN, never a clamped row."""
 
     def __init__(self, cfg: ModelConfig):
-        stddev = 0.02 if cfg.initializer == "gpt2" else cfg.d_model**-0.5
         shape = (cfg.max_length, cfg.d_model)
-        self.table = parameters.declare(shape, parameters.normal(stddev))
+        self.table = parameters.declare(shape, parameters.scheme(cfg).embedding)
 
     def embed(self, x_BLD: jax.Array, positions_BL: jax.Array) -> jax.Array:
         return x_BLD + lookup(self.table[...], positions_BL)

@@ -8,26 +8,21 @@ import numpy as np
 import pytest
 
 from jaxformer.nn import masks
-from jaxformer.nn.context import Context
 from jaxformer.nn.kernels import reference
 from jaxformer.nn.kernels.reference import masked_softmax
+from jaxformer.nn.kernels.rule import Rule
 from jaxformer.nn.masks import Visibility
-from jaxformer.nn.positions import PositionEncoding
-from tests.builders import model_config
-
-ENCODING = PositionEncoding(model_config())
 
 
-def context(segment_ids, causal=True, encoding=ENCODING):
+def rule(segment_ids, causal=True, encoding=None):
     ids_BL = jnp.asarray(segment_ids, jnp.int32)
     order_BL = masks.order(ids_BL)
     positions_BL = masks.contiguous_positions(ids_BL)
     visibility = Visibility(order_BL, order_BL, ids_BL, ids_BL, causal)
-    return Context(encoding, visibility, positions_BL, positions_BL, None, None, frozenset())
+    return Rule(visibility, 8**-0.5, 0.0, None, encoding, positions_BL, positions_BL)
 
 
-def attend(q_BLHK, k_BSGK, v_BSGK, ctx):
-    return reference.attend(q_BLHK, k_BSGK, v_BSGK, ctx, dropout_rate=0.0, layer=0)
+attend = reference.attend
 
 
 def draw(H=4, G=4, B=2, L=5, K=8, dtype=jnp.float32):
@@ -41,10 +36,10 @@ RAGGED = [[1, 1, 2, 2, 0], [0, 1, 1, 1, 1]]
 @pytest.mark.parametrize("causal", [True, False])
 def test_a_query_that_sees_nothing_gives_zero_and_sends_no_gradient(causal):
     q_BLHK, k_BSGK, v_BSGK = draw()
-    ctx = context(RAGGED, causal)
+    by = rule(RAGGED, causal)
 
     def outputs(q, k, v):
-        return attend(q, k, v, ctx)[0]
+        return attend(q, k, v, by)[0]
 
     out_BLHK, vjp = jax.vjp(outputs, q_BLHK, k_BSGK, v_BSGK)
     is_padding_BL = np.array(RAGGED) == 0
@@ -60,8 +55,8 @@ def test_a_query_that_sees_nothing_gives_zero_and_sends_no_gradient(causal):
 
 
 def test_a_batch_of_nothing_but_padding():
-    ctx = context(np.zeros((2, 5)))
-    out_BLHK, vjp = jax.vjp(lambda *a: attend(*a, ctx)[0], *draw())
+    by = rule(np.zeros((2, 5)))
+    out_BLHK, vjp = jax.vjp(lambda *a: attend(*a, by)[0], *draw())
     assert not out_BLHK.any()
     assert not any(gradient.any() for gradient in vjp(jnp.ones_like(out_BLHK)))
 
@@ -71,8 +66,8 @@ def test_grouped_heads_equal_repeated_ones(G):
     """Query head h shares key/value head h // (H / G)."""
     q_BLHK, k_BSGK, v_BSGK = draw(G=G)
     repeated = (jnp.repeat(k_BSGK, 4 // G, 2), jnp.repeat(v_BSGK, 4 // G, 2))
-    out_BLHK, weights_BHLS = attend(q_BLHK, k_BSGK, v_BSGK, context(RAGGED))
-    full_BLHK, full_weights_BHLS = attend(q_BLHK, *repeated, context(RAGGED))
+    out_BLHK, weights_BHLS = attend(q_BLHK, k_BSGK, v_BSGK, rule(RAGGED))
+    full_BLHK, full_weights_BHLS = attend(q_BLHK, *repeated, rule(RAGGED))
     np.testing.assert_allclose(out_BLHK, full_BLHK, atol=1e-6)
     np.testing.assert_allclose(weights_BHLS, full_weights_BHLS, atol=1e-6)
 
@@ -90,8 +85,8 @@ class Hooks:
 
 def test_the_encoding_adds_to_scaled_logits_and_restricts_the_mask():
     q_BLHK, k_BSGK, v_BSGK = draw()
-    ctx = context(np.ones((2, 5)), encoding=Hooks())
-    _, weights_BHLS = attend(q_BLHK, k_BSGK, v_BSGK, ctx)
+    by = rule(np.ones((2, 5)), encoding=Hooks())
+    _, weights_BHLS = attend(q_BLHK, k_BSGK, v_BSGK, by)
     scores_BHLS = np.einsum("blhk,bshk->bhls", q_BLHK, k_BSGK, dtype=np.float64) / 8**0.5
     for i in range(5):
         j = np.arange(max(0, i - 1), i + 1)
@@ -104,9 +99,9 @@ def test_the_encoding_adds_to_scaled_logits_and_restricts_the_mask():
 
 def test_bfloat16_inputs_keep_float32_logits_and_softmax():
     q_BLHK, k_BSGK, v_BSGK = draw(dtype=jnp.bfloat16)
-    out_BLHK, weights_BHLS = attend(q_BLHK, k_BSGK, v_BSGK, context(RAGGED))
+    out_BLHK, weights_BHLS = attend(q_BLHK, k_BSGK, v_BSGK, rule(RAGGED))
     exact = [x.astype(jnp.float32) for x in (q_BLHK, k_BSGK, v_BSGK)]
-    exact_BLHK, exact_weights_BHLS = attend(*exact, context(RAGGED))
+    exact_BLHK, exact_weights_BHLS = attend(*exact, rule(RAGGED))
     assert out_BLHK.dtype == jnp.bfloat16
     assert weights_BHLS.dtype == jnp.float32
     np.testing.assert_allclose(weights_BHLS, exact_weights_BHLS, atol=1e-6)

@@ -1,0 +1,17 @@
+"""Texts or tokens with classes: accuracy and macro F1 on the validation rows."""
+
+from ml_collections import ConfigDict
+
+
+def get_config() -> ConfigDict:
+    c = ConfigDict()
+    c.evaluators = ("classification",)
+    c.lengths = ""  # tasks only
+    c.num_examples = 0
+    c.seed = 0
+    c.samples = ConfigDict()
+    c.samples.prompts = ()
+    c.samples.count = 0  # a classifier continues nothing
+    c.samples.max_new_tokens = 0
+    c.samples.sampler = "greedy"
+    return c

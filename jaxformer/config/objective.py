@@ -1,0 +1,90 @@
+"""What a model is trained to predict."""
+
+import dataclasses
+from typing import ClassVar, Literal
+
+from jaxformer.config.section import Section, at_least, refuse
+
+# What each objective needs of the model: its architecture and the kind of its head.
+NEEDS = {
+    "causal_lm": ("decoder", "vocabulary"),
+    "prefix_lm": ("decoder", "vocabulary"),
+    "masked_lm": ("encoder", "vocabulary"),
+    "seq2seq": ("encoder_decoder", "vocabulary"),
+    "sequence_classification": ("encoder", "sequence"),
+    "token_classification": ("encoder", "token"),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class MaskedLmConfig(Section):
+    rate: float
+    mask: float
+    random: float
+
+
+@dataclasses.dataclass(frozen=True)
+class ObjectiveConfig(Section):
+    prefix: ClassVar[str] = "objective"
+
+    kind: Literal[
+        "causal_lm",
+        "prefix_lm",
+        "masked_lm",
+        "seq2seq",
+        "sequence_classification",
+        "token_classification",
+    ]
+    label_smoothing: float
+    smoothing: Literal["all", "others"]
+    z_loss: float
+    masked_lm: MaskedLmConfig
+
+    @property
+    def has_pairs(self) -> bool:
+        """Examples are a source and a target text."""
+        return self.kind == "seq2seq"
+
+    @property
+    def has_labels(self) -> bool:
+        """Examples are a text and its classes."""
+        return self.kind in ("sequence_classification", "token_classification")
+
+    @property
+    def is_plain(self) -> bool:
+        """What is minimised is the cross-entropy itself."""
+        return not self.label_smoothing and not self.z_loss
+
+    def check(self) -> None:
+        at_least("objective", self, 0, "label_smoothing", "z_loss")
+        if self.label_smoothing >= 1:
+            mend = "give a share below 1"
+            refuse("objective.label_smoothing", f"is {self.label_smoothing}", mend)
+        if self.kind == "masked_lm":
+            self._check_masking()
+
+    def _check_masking(self) -> None:
+        where, masking = "objective.masked_lm", self.masked_lm
+        if not 0 < masking.rate < 1:
+            refuse(f"{where}.rate", f"is {masking.rate}", "give a share between 0 and 1")
+        at_least(where, masking, 0, "mask", "random")
+        if masking.mask + masking.random > 1:
+            refuse(
+                f"{where}.random",
+                f"{masking.random} and mask = {masking.mask} are more than 1 together",
+                "they are shares of the chosen tokens; the rest is kept",
+            )
+
+    def check_model(self, architecture: str, head: str) -> None:
+        """Raises UserError where the model cannot be trained on this objective."""
+        for name, needed, given in zip(
+            ("architecture", "head.kind"), NEEDS[self.kind], (architecture, head), strict=True
+        ):
+            if given != needed:
+                fits = [kind for kind, needs in NEEDS.items() if needs == (architecture, head)]
+                refuse(
+                    "objective.kind",
+                    f"is {self.kind} while model.{name} = {given}",
+                    f"set model.{name} = {needed}"
+                    + (f", or choose {' or '.join(fits)}" if fits else ""),
+                )

@@ -1,0 +1,47 @@
+"""The encoder-only Transformer: every token sees its whole sequence."""
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+
+from jaxformer.config import ModelConfig
+from jaxformer.models.heads import HEADS
+from jaxformer.models.output import Output
+from jaxformer.models.trunk import Trunk
+from jaxformer.nn.dropout import RowKey
+
+
+class Encoder(Trunk):
+    """Devlin et al. 2019 (BERT) when Post-LN with learned positions.
+
+    The head says what the logits are: of the vocabulary at each token (masked language model), of
+    classes at each token, or of classes for each row.
+    """
+
+    def __init__(self, cfg: ModelConfig, dtype: jnp.dtype):
+        super().__init__(cfg, dtype, causal=False, num_layers=cfg.num_layers)
+        self.head = HEADS[cfg.head.kind](cfg, dtype)
+
+    def __call__(
+        self,
+        tokens_BL: jax.Array,
+        segment_ids: jax.Array | None = None,
+        positions: jax.Array | None = None,
+        cache: None = None,
+        key: RowKey | jax.Array | None = None,
+        capture: Sequence[str] = (),
+    ) -> Output:
+        """Arguments as for `Decoder`; an encoder has no cache.
+
+        Logits float32[B, L, V], [B, L, classes] or [B, classes], by `model.head.kind`.
+        """
+        if cache is not None:
+            raise ValueError("an encoder has no cache: every token sees the later ones")
+        key = RowKey.of(key, tokens_BL.shape[0])
+        segments_BL = jnp.ones_like(tokens_BL) if segment_ids is None else segment_ids
+        hidden_BLD, _, captured = self.run(
+            tokens_BL, segments_BL, positions, key=key, capture=capture
+        )
+        logits = self.head(hidden_BLD, self.embedding, segments_BL, key)
+        return Output(logits, hidden_BLD, None, {}, captured)

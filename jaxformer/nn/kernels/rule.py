@@ -1,0 +1,30 @@
+"""What an attention kernel has to compute, whichever kernel it is."""
+
+import dataclasses
+
+import jax
+
+from jaxformer.nn.dropout import RowKey
+from jaxformer.nn.masks import Visibility
+from jaxformer.nn.positions import PositionEncoding
+
+
+@dataclasses.dataclass(frozen=True)
+class Rule:
+    """softmax(softcap(scale · q kᵀ) + bias, restricted to the visible keys and a sink) v.
+
+    softcap(x) = c tanh(x / c) (Gemma 2, §2); 0 is none. `sink_H` float32[H] adds a key of value 0
+    whose logit is learned, one a head (Miller 2023; gpt-oss). Dropout acts on the weights.
+    """
+
+    visibility: Visibility
+    scale: float
+    softcap: float = 0.0
+    sink_H: jax.Array | None = None
+    encoding: PositionEncoding | None = None  # its bias and allow hooks; None: no such terms
+    q_positions_BL: jax.Array | None = None
+    k_positions_BS: jax.Array | None = None
+    dropout_rate: float = 0.0
+    key: RowKey | None = None
+    site: str = "attention_weights"
+    layer: jax.Array | int = 0
