@@ -198,9 +198,10 @@ def _tokenise(
     data, kind, ids = cfg.data, cfg.objective.kind, {name: i for i, name in enumerate(classes)}
     words = tokenizer.vocab_size
     special = {"add_bos": data.add_bos, "add_eos": data.add_eos}
+    made: list[tuple[int, Iterable[Document]]]  # size of the vocabulary, content
     if kind == "token_classification":
-        tagged = lambda side: (pair[side] for pair in _tagged(cfg, split, tokenizer, ids))  # noqa: E731
-        made = [(words, tagged(0)), (len(classes) + 1, tagged(1))]
+        tokens, labels = (_tagged(cfg, split, tokenizer, ids) for _ in SIDES)
+        made = [(words, (t for t, _ in tokens)), (len(classes) + 1, (n for _, n in labels))]
     else:
         made = [(words, documents(tokenizer, split.side(0), data.path, **special))]
     if kind == "sequence_classification":
@@ -254,9 +255,9 @@ def _class(cfg: RunConfig, ids: dict[str, int], name: str) -> int:
 
 
 def _rows(cfg: RunConfig, caches: list[TokenCache], is_train: bool) -> RowSource:
-    data = cfg.data
+    data, (first, second) = cfg.data, caches
     if cfg.objective.has_pairs:
         lengths = data.length, data.target_length or data.length
         seed = cfg.seed if is_train else None
-        return PairRows(*caches, lengths, data.pack, seed, data.add_eos)
-    return LabelledRows(*caches, data.length, cfg.objective.kind, data.add_eos)
+        return PairRows(first, second, lengths, data.pack, seed, data.add_eos)
+    return LabelledRows(first, second, data.length, cfg.objective.kind, data.add_eos)

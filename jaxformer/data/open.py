@@ -49,8 +49,8 @@ def open_data(cfg: RunConfig, workdir: str | os.PathLike[str] | None) -> Data:
         data = Data(found.tokenizer, found.train, found.validation, classes=found.classes)
     else:
         tokenizer, (train, validation) = _tokenise(cfg, folder)
-        rows = (_rows(cfg, tokenizer, cache, cache is train) for cache in (train, validation))
-        data = Data(tokenizer, *rows)
+        rows = _rows(cfg, tokenizer, train, True)
+        data = Data(tokenizer, rows, _rows(cfg, tokenizer, validation, False))
     if folder is not None:
         keep_tokenizer(data.tokenizer, folder)
         if data.classes:

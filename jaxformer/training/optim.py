@@ -75,7 +75,7 @@ def _inverse_sqrt(cfg: ScheduleConfig) -> optax.Schedule:
 
     def schedule(step: ArrayLike) -> jax.Array:
         decay = jnp.sqrt(warmup / jnp.maximum(jnp.asarray(step, jnp.float32), warmup))
-        return rise(step) * decay
+        return jnp.asarray(rise(step)) * decay
 
     return schedule
 

@@ -126,7 +126,7 @@ def test_teacher_forced_exact_match_is_that_of_greedy_generation():
             place = rng.integers(len(wanted))
             wanted[place] = (wanted[place] + 1) % VOCAB
         if b % 3 == 2:  # stops too soon, or goes on after the end
-            wanted = wanted[:-1] if len(wanted) > 1 and b % 2 else np.append(wanted, EOS)[:6]
+            wanted = wanted[:-1] if len(wanted) > 1 and b % 2 else np.append(wanted, 3)[:6]
         tokens = np.zeros(LENGTH + 2, np.int32)
         tokens[: lengths[b]] = prompts[b, : lengths[b]]
         end = lengths[b] + len(wanted)
