@@ -125,7 +125,7 @@ def test_bfloat16_activations_leave_parameters_float32():
     np.testing.assert_allclose(metrics["loss"], full, rtol=2e-2)
 
 
-PINNED = {"loss": 2.3773984909057617, "grad_norm": 0.7782754898071289}
+PINNED = {"loss": 2.3773984909057617, "grad_norm": 0.8084425330162048}
 
 
 def test_five_steps_compile_once_and_are_pinned():
