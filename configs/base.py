@@ -72,7 +72,8 @@ def model() -> ConfigDict:
     m.dropout.feed_forward = 0.0  # on the feed-forward hidden layer
     m.dropout.residual = 0.0  # on what each sublayer adds to the residual stream
     m.position = ConfigDict()
-    m.position.kind = "learned"  # none | sinusoidal | learned | rope
+    m.position.kind = "learned"  # none | sinusoidal | learned | rope | your own: module:Class
+    m.position.options = ""  # for one of your own, which reads it from cfg.position.options
     m.position.sinusoidal = ConfigDict()
     m.position.sinusoidal.base = 10000.0
     m.position.sinusoidal.layout = "interleaved"  # sin, cos, sin, … | concatenated: sin…, cos…

@@ -26,7 +26,7 @@ def count(tree) -> int:
 
 def sinusoids(d_model: int, positions) -> np.ndarray:
     cfg = model_config(d_model=d_model, **{"position.kind": "sinusoidal"})
-    return np.asarray(Sinusoidal(cfg).table(jnp.asarray([positions])))[0]
+    return np.asarray(Sinusoidal(cfg, True).table(jnp.asarray([positions])))[0]
 
 
 def test_sinusoidal_values():
@@ -87,9 +87,10 @@ def test_attention_of_two_vectors():
 def test_rope_products_at_distance_one(m, n):
     """θ = π/6: position 1 at frequency π/6 is an angle of 30 degrees; cos is .866."""
     cfg = model_config(head_dim=2, **{"position.kind": "rope"})
-    encoding, vector = Rope(cfg), jnp.array([[[[1.0, 0.0]]]])
+    encoding, vector = Rope(cfg, True), jnp.array([[[[1.0, 0.0]]]])
     # The only frequency of two dimensions is 1; angles come from float positions here.
-    q, k = (encoding.rotate(vector, vector, jnp.array([[t * math.pi / 6]]))[0] for t in (m, n))
+    angles = [jnp.array([[t * math.pi / 6]]) for t in (m, n)]
+    q, k = (encoding.rotate(vector, vector, angle, angle)[0] for angle in angles)
     np.testing.assert_allclose((q * k).sum(), 0.866, atol=1e-4)
 
 

@@ -1,6 +1,7 @@
 """The network's fields."""
 
 import dataclasses
+import difflib
 import re
 from typing import ClassVar, Literal
 
@@ -8,6 +9,7 @@ from jaxformer.config.section import Section, at_least, positive, refuse, unread
 
 INPUT_POSITIONS = ("sinusoidal", "learned")  # added to the embeddings: the same for all layers
 LAYER_POSITIONS = ("none", "rope")  # act within attention: may differ from layer to layer
+OWN_POSITION = re.compile(r"[\w.]+:\w+")  # module:Class, the user's own
 GATED = {"reglu": "relu", "geglu": "gelu", "swiglu": "silu"}
 
 
@@ -40,7 +42,8 @@ class RopeConfig(Section):
 
 @dataclasses.dataclass(frozen=True)
 class PositionConfig(Section):
-    kind: Literal["none", "sinusoidal", "learned", "rope"]
+    kind: str
+    options: str
     sinusoidal: SinusoidalConfig
     rope: RopeConfig
 
@@ -209,7 +212,14 @@ class ModelConfig(Section):
             )
 
     def _check_positions(self) -> None:
-        position = self.position
+        position, own = self.position, any(map(OWN_POSITION.fullmatch, self.position_kinds))
+        kinds = ("none", *INPUT_POSITIONS, *LAYER_POSITIONS[1:])
+        if position.kind not in kinds and not OWN_POSITION.fullmatch(position.kind):
+            near = difflib.get_close_matches(position.kind, kinds, n=1)
+            hint = f"did you mean {near[0]}? " if near else ""
+            mend = f"{hint}choose from {', '.join(kinds)}, or your own module:Class"
+            refuse("model.position.kind", f"is {position.kind!r}", mend)
+        unread("model.position.options", position.options, own, "a position of your own")
         if position.kind == "sinusoidal":
             positive("model.position.sinusoidal", position.sinusoidal, "base")
             if self.d_model % 2:
@@ -236,7 +246,7 @@ def parse_layer_pattern(text: str) -> tuple[LayerSpec, ...]:
     """
     where, specs = "model.layer_pattern", []
     for part in text.split(",") if text.strip() else ():
-        match = re.fullmatch(r"\s*(\w+)(?::window=(\d+))?(?:\s+x(\d+))?\s*", part)
+        match = re.fullmatch(r"\s*([\w.:]+?)(?::window=(\d+))?(?:\s+x(\d+))?\s*", part)
         if match is None:
             mend = "write kind[:window=N][ xCOUNT], e.g. 'rope:window=256 x3, none'"
             refuse(where, f"has {part.strip()!r}", mend)
@@ -244,8 +254,9 @@ def parse_layer_pattern(text: str) -> tuple[LayerSpec, ...]:
         if kind in INPUT_POSITIONS:
             mend = f"choose from {', '.join(LAYER_POSITIONS)}"
             refuse(where, f"has {kind}, which is added to the embeddings of all layers", mend)
-        if kind not in LAYER_POSITIONS:
-            refuse(where, f"has {kind!r}", f"choose from {', '.join(LAYER_POSITIONS)}")
+        if kind not in LAYER_POSITIONS and not OWN_POSITION.fullmatch(kind):
+            mend = f"choose from {', '.join(LAYER_POSITIONS)}, or your own module:Class"
+            refuse(where, f"has {kind!r}", mend)
         if count < 1 or match[2] == "0":
             refuse(where, f"has {part.strip()!r}", "windows and counts are at least 1")
         specs += [LayerSpec(kind, window)] * count

@@ -10,7 +10,8 @@ from jaxformer.data.loader import evaluation_batches
 from jaxformer.data.tasks.agreement import Agreement as AgreementTask
 from jaxformer.errors import UserError
 from jaxformer.evaluation.evaluators import Batch, Evaluator, Total, evaluate_batches
-from jaxformer.generation.inputs import bucket, position_bound
+from jaxformer.generation.inputs import bucket
+from jaxformer.nn.positions import position_bound
 
 
 def parse_lengths(text: str) -> tuple[int, ...]:

@@ -13,6 +13,7 @@ import numpy as np
 
 from jaxformer.errors import UserError
 from jaxformer.nn.cache import Cache, init_cache
+from jaxformer.nn.positions import position_bound
 
 
 class Inputs(NamedTuple):
@@ -30,11 +31,6 @@ def bucket(size: int) -> int:
     if size > 128:
         return -(-size // 128) * 128
     return max(8, 1 << (size - 1).bit_length())
-
-
-def position_bound(config: Any) -> int:
-    """Most tokens a sequence may have, 0 if positions are unbounded."""
-    return config.max_length if config.position.kind == "learned" else 0
 
 
 def room(config: Any, prompt_length: int, wanted: int) -> int:
@@ -89,11 +85,12 @@ def prefill(model: Any, inputs: Inputs, new: int) -> tuple[jax.Array, Cache]:
     The source is encoded here, once, and its keys and values are kept in the cache.
     """
     batch_size, width = inputs.prompts_BP.shape
-    cache = init_cache(model.config, batch_size, width + new, model.dtype)
+    lengths_B = jnp.asarray(inputs.lengths_B)
+    extent_B = lengths_B + jnp.asarray(inputs.limits_B)
+    cache = init_cache(model.config, batch_size, width + new, model.dtype, extent_B)
     if inputs.source_BS is not None:
         hidden_BSD = model.encode(inputs.source_BS, inputs.source_segment_ids_BS)
         cache = model.attach(cache, hidden_BSD, inputs.source_segment_ids_BS)
-    lengths_B = jnp.asarray(inputs.lengths_B)
     real_BP = (jnp.arange(width)[None] < lengths_B[:, None]).astype(jnp.int32)
     out = _decoder(model)(inputs.prompts_BP, segment_ids=real_BP, cache=cache)
     last_B1D = jnp.take_along_axis(out.hidden, (lengths_B - 1)[:, None, None], axis=1)

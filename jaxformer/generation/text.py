@@ -10,8 +10,9 @@ from flax import nnx
 from jaxformer.errors import UserError
 from jaxformer.generation.beam import NO_PENALTY, LengthPenalty, beam_search
 from jaxformer.generation.generate import generate
-from jaxformer.generation.inputs import position_bound, room
+from jaxformer.generation.inputs import room
 from jaxformer.generation.sampling import Greedy, Sampler
+from jaxformer.nn.positions import position_bound
 
 
 class Tokenizer(Protocol):

@@ -35,7 +35,7 @@ class Trunk(nnx.Module):
     ):
         self.config, self.dtype, self.causal = cfg, dtype, causal
         self.embedding = make_embedding(cfg) if embeds else None
-        self.position = make_encodings(cfg)
+        self.position = make_encodings(cfg, causal)
         self.embedding_norm = NORMS[cfg.norm](cfg.d_model, cfg) if cfg.embedding_norm else None
         self.layers = make_layers(cfg, num_layers, dtype, cross=cross)
         self.final_norm = NORMS[cfg.norm](cfg.d_model, cfg) if cfg.has_final_norm else None
@@ -63,6 +63,7 @@ class Trunk(nnx.Module):
             if positions_BL is None:
                 positions_BL = masks.contiguous_positions(segments_BL)
             k_order, k_positions, k_segments = order_BL, positions_BL, segments_BL
+            extents_BL = masks.extents(positions_BL, segments_BL)
         else:
             order_BL = cache.next_positions(segments_BL)
             if positions_BL is None:
@@ -71,6 +72,7 @@ class Trunk(nnx.Module):
             k_order = jnp.arange(cache.capacity)[None]
             k_positions, k_segments = cache.positions_BC, cache.segment_ids_BC
             k_prefix = None if prefix_BL is None else cache.scatter(slots_BL, prefix_BL)
+            extents_BL = jnp.broadcast_to(cache.extent_B[:, None], positions_BL.shape)
         view = masks.Visibility(
             order_BL, k_order, segments_BL, k_segments, self.causal, k_prefix, window=0
         )
@@ -79,6 +81,7 @@ class Trunk(nnx.Module):
             view,
             positions_BL,
             k_positions,
+            extents_BL,
             slots_BL,
             source,
             key,

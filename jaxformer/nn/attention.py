@@ -93,7 +93,7 @@ class SelfAttention(Attention):
         """
         encoding = context.encodings[self.spec.position]
         q_BLHK, (k_BSGK, v_BSGK) = self.queries(x_BLD), self.keys_values(x_BLD)
-        q_BLHK, k_BSGK = encoding.rotate(q_BLHK, k_BSGK, context.q_positions_BL)
+        q_BLHK, k_BSGK = encoding.rotate(q_BLHK, k_BSGK, context.q_positions_BL, context.extents_BL)
         if cache is not None:
             assert context.slots_BL is not None
             cache = cache.write(context.slots_BL, k_BSGK, v_BSGK, cache_index)

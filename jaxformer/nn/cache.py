@@ -46,6 +46,7 @@ class LayerCache:
         "positions_BC",
         "segment_ids_BC",
         "length_B",
+        "extent_B",
         "source_layers",
         "source_segment_ids_BS",
     ],
@@ -56,7 +57,8 @@ class Cache:
     """Keys and values of all layers, and what each slot stands for.
 
     `layers` is a tuple with one LayerCache a layer, or a stacked one when layers are scanned.
-    `segment_ids_BC` is 0 in free slots; `length_B` counts the taken ones. In an encoder-decoder
+    `segment_ids_BC` is 0 in free slots; `length_B` counts the taken ones, and
+    `extent_B` is the largest position that the call may reach plus 1. In an encoder-decoder
     `source_layers` holds the cross-attention's keys and values of the source, written once.
     """
 
@@ -64,6 +66,7 @@ class Cache:
     positions_BC: jax.Array
     segment_ids_BC: jax.Array
     length_B: jax.Array
+    extent_B: jax.Array
     source_layers: tuple[LayerCache, ...] | LayerCache | None = None
     source_segment_ids_BS: jax.Array | None = None
 
@@ -86,7 +89,9 @@ class Cache:
             return jax.tree.map(lambda x: jnp.take(x, rows_R, axis=axis, mode="clip"), tree)
 
         own = {"positions_BC": self.positions_BC, "segment_ids_BC": self.segment_ids_BC}
-        own = take(own | {"length_B": self.length_B}, 0) | {"layers": take(self.layers, axis)}
+        own = take(own | {"length_B": self.length_B, "extent_B": self.extent_B}, 0) | {
+            "layers": take(self.layers, axis)
+        }
         if with_source:
             own["source_layers"] = take(self.source_layers, axis)
             own["source_segment_ids_BS"] = take(self.source_segment_ids_BS, 0)
@@ -118,8 +123,14 @@ class Cache:
         return cache, slots_BL
 
 
-def init_cache(cfg: ModelConfig, batch_size: int, capacity: int, dtype: Any = jnp.float32) -> Cache:
-    """An empty cache for `capacity` tokens a row."""
+def init_cache(
+    cfg: ModelConfig,
+    batch_size: int,
+    capacity: int,
+    dtype: Any = jnp.float32,
+    extent_B: jax.Array | None = None,
+) -> Cache:
+    """An empty cache for `capacity` tokens a row, which will be `extent_B` (None: capacity)."""
     shape = (batch_size, capacity, cfg.kv_heads, cfg.head_width)
 
     def layer(*leading: int) -> LayerCache:
@@ -130,4 +141,6 @@ def init_cache(cfg: ModelConfig, batch_size: int, capacity: int, dtype: Any = jn
         layers = layer(cfg.num_layers)
     else:
         layers = tuple(layer() for _ in range(cfg.num_layers))
-    return Cache(layers, empty_BC, empty_BC, jnp.zeros(batch_size, jnp.int32))
+    if extent_B is None:
+        extent_B = jnp.full(batch_size, capacity, jnp.int32)
+    return Cache(layers, empty_BC, empty_BC, jnp.zeros(batch_size, jnp.int32), extent_B)

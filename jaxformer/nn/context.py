@@ -26,6 +26,7 @@ class Context:
     visibility: Visibility
     q_positions_BL: jax.Array
     k_positions_BS: jax.Array
+    extents_BL: jax.Array  # of the queries' documents: largest position + 1
     slots_BL: jax.Array | None  # where the cache takes the new keys; None without a cache
     source: Source | None  # for cross-attention
     key: RowKey | None  # None: no dropout

@@ -6,6 +6,7 @@ cache that holds no padding, change nothing.
 """
 
 import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -44,6 +45,23 @@ def order(segment_ids_BL: jax.Array) -> jax.Array:
     """int32[B, L]: how many non-padding tokens of the row come before each token."""
     real_BL = (segment_ids_BL != 0).astype(jnp.int32)
     return jnp.cumsum(real_BL, 1) - real_BL
+
+
+def extents(positions_BL: jax.Array, segment_ids_BL: jax.Array) -> jax.Array:
+    """int32[B, L]: the largest position in each token's document, plus 1.
+
+    Segment ids must not decrease along a row, padding aside.
+    """
+    documents_BL = jax.lax.cummax(segment_ids_BL, axis=1)
+    ids_BL = jnp.where(segment_ids_BL != 0, positions_BL, 0)
+
+    def larger(a: Any, b: Any) -> Any:
+        return b[0], jnp.where(a[0] == b[0], jnp.maximum(a[1], b[1]), b[1])
+
+    for reverse in (False, True):  # up to here, then of the whole document
+        pair = (documents_BL, ids_BL)
+        ids_BL = jax.lax.associative_scan(larger, pair, reverse=reverse, axis=1)[1]
+    return ids_BL + 1
 
 
 def contiguous_positions(segment_ids_BL: jax.Array) -> jax.Array:

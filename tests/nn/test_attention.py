@@ -74,7 +74,10 @@ def layer(cfg, params, x_BLD):
     ids_BL = jnp.ones(x_BLD.shape[:2], jnp.int32)
     order_BL = masks.order(ids_BL)
     view = Visibility(order_BL, order_BL, ids_BL, ids_BL, True)
-    context = Context(make_encodings(cfg), view, order_BL, order_BL, None, None, None, frozenset())
+    encodings, extents_BL = make_encodings(cfg, True), order_BL + 1
+    context = Context(
+        encodings, view, order_BL, order_BL, extents_BL, None, None, None, frozenset()
+    )
     graphdef, _ = nnx.split(SelfAttention(cfg, cfg.layer_specs(1)[0], jnp.dtype("float32")))
     out_BLD, _, weights_BHLS = nnx.merge(graphdef, params)(x_BLD, context, 0, None)
     return np.asarray(out_BLD), np.asarray(weights_BHLS)

@@ -140,3 +140,11 @@ def test_source_mask_of_packed_pairs():
         [0, 1, 1, 0, 0],
         [0, 0, 0, 0, 0],
     ]
+
+
+def test_extents_are_of_the_whole_document_padding_anywhere():
+    segments_BL = jnp.array([[0, 1, 0, 1, 2, 2, 2, 0], [1, 1, 1, 0, 2, 0, 3, 3]])
+    positions_BL = jnp.array([[9, 0, 9, 5, 7, 3, 1, 9], [0, 4, 2, 9, 0, 9, 2, 1]])
+    found_BL = np.asarray(masks.extents(positions_BL, segments_BL))
+    np.testing.assert_array_equal(found_BL[0, [1, 3, 4, 5, 6]], [6, 6, 8, 8, 8])
+    np.testing.assert_array_equal(found_BL[1, [0, 1, 2, 4, 6, 7]], [5, 5, 5, 1, 3, 3])

@@ -1,8 +1,11 @@
 """Position encodings, one file a family."""
 
+import importlib
+
 from flax import nnx
 
 from jaxformer.config import ModelConfig
+from jaxformer.errors import UserError
 from jaxformer.nn.positions.base import PositionEncoding
 from jaxformer.nn.positions.learned import Learned
 from jaxformer.nn.positions.rope import Rope
@@ -16,6 +19,29 @@ ENCODINGS: dict[str, type[PositionEncoding]] = {
 }
 
 
-def make_encodings(cfg: ModelConfig) -> nnx.Dict:
+def encoding_class(kind: str) -> type[PositionEncoding]:
+    """The class of a kind: a name of ours, or 'module:Class' of the user's. Raises UserError."""
+    if kind in ENCODINGS:
+        return ENCODINGS[kind]
+    module, _, name = kind.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except Exception as error:  # whatever the user's file raises
+        what = f"is {kind!r}, which cannot be imported ({type(error).__name__}: {error})"
+        mend = "write module:Class of a module on the Python path"
+        raise UserError("model.position.kind", what, mend) from error
+    if not (isinstance(found, type) and issubclass(found, PositionEncoding)):
+        what, mend = f"is {kind!r}, which is no PositionEncoding", "see nn/positions/base.py"
+        raise UserError("model.position.kind", what, mend)
+    return found
+
+
+def make_encodings(cfg: ModelConfig, causal: bool) -> nnx.Dict:
     """The encodings that the layers of a model use, by kind; trained ones are shared by layers."""
-    return nnx.Dict({kind: ENCODINGS[kind](cfg) for kind in cfg.position_kinds})
+    return nnx.Dict({kind: encoding_class(kind)(cfg, causal) for kind in cfg.position_kinds})
+
+
+def position_bound(cfg: ModelConfig) -> int:
+    """The number of position ids that all encodings of a model can take; 0: no such bound."""
+    bounds = [encoding_class(kind).bound(cfg) for kind in cfg.position_kinds]
+    return min((bound for bound in bounds if bound), default=0)

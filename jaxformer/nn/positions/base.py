@@ -1,9 +1,13 @@
 """The interface of a position encoding.
 
 A position *source* says which id a token has (contiguous ids come from `nn/masks.py` or the data);
-an *encoding* only consumes the ids, through the four hooks below. A new encoding overrides the
-hooks that it needs, in one file, and is added to the dict in `nn/positions/__init__.py`.
+an *encoding* only consumes the ids, through the hooks below. A new encoding overrides the hooks
+that it needs, in one file, and declares what is true of it; `python -m
+jaxformer.nn.positions.check module:Class` tries the declarations. A model uses it by
+`model.position.kind = 'module:Class'`, or by a row in the dict of `nn/positions/__init__.py`.
 """
+
+from typing import ClassVar
 
 import jax
 from flax import nnx
@@ -12,19 +16,41 @@ from jaxformer.config import ModelConfig
 
 
 class PositionEncoding(nnx.Module):
-    """Does nothing: the encoding `none` (NoPE, Haviv et al. 2022, Kazemnejad et al. 2023)."""
+    """Does nothing: the encoding `none` (NoPE, Haviv et al. 2022, Kazemnejad et al. 2023).
 
-    def __init__(self, cfg: ModelConfig):
+    One object serves all layers of an encoder or decoder; its parameters are shared by them.
+    Subclasses take (cfg, causal) and declare their parameters by `nn/parameters.declare`.
+    """
+
+    at_input: ClassVar[bool] = False  # added to the embeddings: cannot differ by layer
+    shift_invariant: ClassVar[bool] = True  # adding a constant to all ids changes no logit
+    trained: ClassVar[bool] = False  # has parameters, and gradients reach them all
+    cacheable: ClassVar[bool] = True  # prefill + cached decoding = the full forward pass
+
+    def __init__(self, cfg: ModelConfig, causal: bool):
         pass
+
+    @classmethod
+    def bound(cls, cfg: ModelConfig) -> int:
+        """How many ids there are, 0 … bound - 1; 0: without end."""
+        return 0
 
     def embed(self, x_BLD: jax.Array, positions_BL: jax.Array) -> jax.Array:
         """Adds to the token embeddings, float32[B, L, D]."""
         return x_BLD
 
     def rotate(
-        self, q_BLHK: jax.Array, k_BLGK: jax.Array, positions_BL: jax.Array
+        self,
+        q_BLHK: jax.Array,
+        k_BLGK: jax.Array,
+        positions_BL: jax.Array,
+        extents_BL: jax.Array,
     ) -> tuple[jax.Array, jax.Array]:
-        """Transforms new queries and keys before their product; the cache keeps the result."""
+        """Transforms new queries and keys before their product; the cache keeps the result.
+
+        extents int32[B, L]: the largest id of each token's document plus 1. In cached decoding it
+        counts the tokens that the call may still add, so it is the same throughout the call.
+        """
         return q_BLHK, k_BLGK
 
     def bias(self, q_positions_BL: jax.Array, k_positions_BS: jax.Array) -> jax.Array | None:

@@ -16,13 +16,17 @@ class Rope(PositionEncoding):
     float32 whatever the activations' type.
     """
 
-    def __init__(self, cfg: ModelConfig):
+    def __init__(self, cfg: ModelConfig, causal: bool):
         section = cfg.position.rope
         self.width = round(section.fraction * cfg.head_width)
         self.base, self.layout = section.base, section.layout
 
     def rotate(
-        self, q_BLHK: jax.Array, k_BLGK: jax.Array, positions_BL: jax.Array
+        self,
+        q_BLHK: jax.Array,
+        k_BLGK: jax.Array,
+        positions_BL: jax.Array,
+        extents_BL: jax.Array,
     ) -> tuple[jax.Array, jax.Array]:
         frequencies_M = frequencies(self.width, self.base)
         angles_BLM = positions_BL[..., None].astype(jnp.float32) * frequencies_M[None, None]

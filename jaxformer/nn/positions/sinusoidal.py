@@ -14,7 +14,10 @@ class Sinusoidal(PositionEncoding):
     layout 'concatenated' orders them sin…, cos… instead. Angles are float32.
     """
 
-    def __init__(self, cfg: ModelConfig):
+    at_input = True
+    shift_invariant = False
+
+    def __init__(self, cfg: ModelConfig, causal: bool):
         section = cfg.position.sinusoidal
         self.width, self.base = cfg.d_model, section.base
         self.layout, self.scale = section.layout, section.scale

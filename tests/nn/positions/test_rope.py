@@ -11,13 +11,13 @@ from tests.builders import model_config
 
 def rope(head_dim, **section) -> Rope:
     section = {f"position.rope.{name}": value for name, value in section.items()}
-    return Rope(model_config(head_dim=head_dim, **{"position.kind": "rope"}, **section))
+    return Rope(model_config(head_dim=head_dim, **{"position.kind": "rope"}, **section), True)
 
 
 def rotate(encoding: Rope, x, position, dtype=jnp.float32):
     """One vector at one position; as a query and as a key it turns alike."""
     x_BLHK = jnp.asarray(x, dtype)[None, None, None]
-    q_BLHK, k_BLGK = encoding.rotate(x_BLHK, x_BLHK, jnp.full((1, 1), position, jnp.int32))
+    q_BLHK, k_BLGK = encoding.rotate(x_BLHK, x_BLHK, *[jnp.full((1, 1), position, jnp.int32)] * 2)
     np.testing.assert_array_equal(q_BLHK, k_BLGK)
     assert q_BLHK.dtype == dtype
     return np.asarray(q_BLHK[0, 0, 0].astype(jnp.float32), np.float64)
@@ -69,7 +69,7 @@ def test_a_fraction_that_is_no_binary_number(fraction, head_dim, width):
 def test_positions_keep_rows_apart():
     encoding = rope(4)
     x_BLHK, positions_BL = jnp.ones((2, 2, 1, 4)), jnp.array([[0, 1], [5, 3]])
-    turned_BLHK, _ = encoding.rotate(x_BLHK, x_BLHK, positions_BL)
+    turned_BLHK, _ = encoding.rotate(x_BLHK, x_BLHK, positions_BL, positions_BL)
     for b in range(2):
         for i in range(2):
             expected = rotate(encoding, np.ones(4), int(positions_BL[b, i]))
@@ -90,7 +90,7 @@ def test_angles_are_float32_at_far_positions(head_dim):
 
 def test_queries_and_keys_may_differ_in_heads():
     cfg: ModelConfig = model_config(num_kv_heads=1, **{"position.kind": "rope"})
-    q_BLHK, k_BLGK = Rope(cfg).rotate(
-        jnp.ones((1, 2, 4, 4)), jnp.ones((1, 2, 1, 4)), jnp.array([[0, 9]])
+    q_BLHK, k_BLGK = Rope(cfg, True).rotate(
+        jnp.ones((1, 2, 4, 4)), jnp.ones((1, 2, 1, 4)), jnp.array([[0, 9]]), jnp.array([[10, 10]])
     )
     np.testing.assert_array_equal(q_BLHK, jnp.broadcast_to(k_BLGK, q_BLHK.shape))

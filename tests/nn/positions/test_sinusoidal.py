@@ -11,7 +11,7 @@ from tests.builders import model_config
 def table(d_model, positions, **section):
     section = {f"position.sinusoidal.{name}": value for name, value in section.items()}
     cfg = model_config(d_model=d_model, **{"position.kind": "sinusoidal"}, **section)
-    return np.asarray(Sinusoidal(cfg).table(jnp.asarray([positions])))[0]
+    return np.asarray(Sinusoidal(cfg, True).table(jnp.asarray([positions])))[0]
 
 
 INTERLEAVED = [0.14112, -0.989992, 0.29552, 0.955336, 0.029996, 0.99955, 0.003, 0.999996]
@@ -31,7 +31,7 @@ def test_base():
 
 def test_embedding_adds_the_scaled_table():
     changes = {"position.kind": "sinusoidal", "position.sinusoidal.scale": 0.25}
-    encoding = Sinusoidal(model_config(d_model=8, num_heads=2, **changes))
+    encoding = Sinusoidal(model_config(d_model=8, num_heads=2, **changes), True)
     x_BLD = jnp.ones((1, 1, 8))
     sum_BLD = encoding.embed(x_BLD, jnp.array([[3]]))
     np.testing.assert_allclose(sum_BLD[0], 1 + 0.25 * np.array([INTERLEAVED]), atol=1e-6)
