@@ -2,6 +2,6 @@
 
 from jaxformer.data.describe import describe
 from jaxformer.data.examples import open_file
-from jaxformer.data.open import Data, open_data
+from jaxformer.data.open import Data, open_data, resolve
 
-__all__ = ["Data", "describe", "open_data", "open_file"]
+__all__ = ["Data", "describe", "open_data", "open_file", "resolve"]

@@ -58,6 +58,16 @@ def open_data(cfg: RunConfig, workdir: str | os.PathLike[str] | None) -> Data:
     return data
 
 
+def resolve(cfg: RunConfig, data: Data) -> RunConfig:
+    """The config with what only its data can tell: vocabulary, classes, number of steps."""
+    return cfg.resolve(
+        vocab_size=data.tokenizer.vocab_size,
+        steps_per_epoch=len(data.train) / cfg.train.batch_size,
+        num_classes=len(data.classes),
+        digits=data.tokenizer.digits() if cfg.model.position.source.kind == "abacus" else (),
+    )
+
+
 def _rows(cfg: RunConfig, tokenizer: Tokenizer, cache: TokenCache, shuffle: bool) -> RowSource:
     """Rows of one split; UserError if packing does not fill one, or no document has a pair."""
     tokens, length = int(cache.offsets[-1]), cfg.data.length

@@ -1,0 +1,107 @@
+"""eval.py: evaluates a run, or continues a prompt with it."""
+
+from pathlib import Path
+
+from absl import flags
+
+from jaxformer.cli.start import FLAGS, OK, start
+from jaxformer.errors import UserError
+
+USAGE = """\
+usage: python eval.py --workdir=DIR [flags]
+
+  --workdir   a run of train.py
+  --step      the checkpoint's step; default the newest
+  --suite     a file in configs/eval/ by name; default the one for the run's data
+  --lengths   lengths of a task, or tokens of context of a text, to evaluate at, e.g. 0:10 or
+              1:200:10,256 (start:stop:step)
+  --positions test-time schemes to evaluate under, side by side: see below; default trained
+  --prompt    continue this text instead of evaluating; may be given several times
+  --max_new_tokens, --sampler, --seed   how to continue: see below
+  --out       where results go; default WORKDIR/eval
+  --debug     show the traceback of an error
+
+  --positions=SCHEME,…, a SCHEME is any of these, joined by + where several go together:
+    trained     as it was trained            base:B      base of the rotary frequencies
+    pi:S        position interpolation       none        no positions (only untrained encodings)
+    ntk:S       NTK-aware scaling            window:N    attend to fewer than N tokens away
+    dyn_ntk[:A] dynamic NTK                  logn        logits grow with ln n beyond training
+    parts:S     NTK-by-parts                 yarn:S      YaRN
+    llama3:S    Llama 3's scaling            (S: how many times longer than in training)
+
+  --sampler=greedy | temperature:T | top_k:K[:T] | top_p:P[:T] | min_p:P[:T]
+"""
+
+
+def run_eval() -> None:
+    """The entry point of eval.py."""
+    flags.DEFINE_string("workdir", "", "A run of train.py.")
+    flags.DEFINE_integer("step", None, "The checkpoint's step.", lower_bound=0)
+    flags.DEFINE_string("suite", "", "A file in configs/eval/ by name.")
+    flags.DEFINE_string("lengths", "", "Lengths to evaluate at.")
+    flags.DEFINE_string("positions", "trained", "Test-time schemes.")
+    flags.DEFINE_multi_string("prompt", [], "Text to continue.")
+    flags.DEFINE_integer("max_new_tokens", 100, "Tokens to add to a prompt.", lower_bound=1)
+    flags.DEFINE_string("sampler", "top_p:0.9", "How tokens are chosen.")
+    flags.DEFINE_integer("seed", 0, "Of the sampler.", lower_bound=0)
+    flags.DEFINE_string("out", "", "Where results go.")
+    start(_evaluate, USAGE)
+
+
+def _evaluate() -> int:
+    if not FLAGS.workdir:
+        raise UserError("--workdir", "is missing", "give the directory of a train.py run")
+
+    from jaxformer.data import open_data
+    from jaxformer.evaluation.lengths import parse_lengths
+    from jaxformer.evaluation.run import evaluate
+    from jaxformer.evaluation.schemes import parse_schemes
+    from jaxformer.evaluation.suite import load_suite
+    from jaxformer.run import load
+
+    workdir, schemes = Path(FLAGS.workdir), parse_schemes(FLAGS.positions)
+    run = load(workdir, FLAGS.step)
+    if FLAGS.prompt:
+        return _continue(run, schemes)
+    suite = load_suite(FLAGS.suite, run.config.data, run.config.objective.kind)
+    lengths = parse_lengths(FLAGS.lengths) if FLAGS.lengths else ()
+    out, metrics = Path(FLAGS.out or workdir / "eval"), workdir / "metrics.jsonl"
+    data = open_data(run.config, workdir)
+    if data.train.fingerprint != run.data:
+        what = "is not the data that this run was trained on: it has changed"
+        raise UserError(run.config.data.path or "data", what, "restore it or train a new run")
+    found = evaluate(run, data, suite, out, lengths=lengths, schemes=schemes, metrics_path=metrics)
+    for title, table in found.tables.items():
+        print(f"{title}\n\n{table}")
+    for text in found.samples[:3]:
+        print(f"sample: {text}")
+    print("\nwritten: " + "\n         ".join(str(path) for path in found.paths))
+    return OK
+
+
+def _continue(run, schemes) -> int:
+    """Prints each --prompt with its continuation, under one scheme."""
+    import jax
+
+    from jaxformer.evaluation.schemes import make_variant
+    from jaxformer.generation import continue_text, parse_sampler
+
+    if len(schemes) > 1:
+        mend = "a prompt is continued under one of them: give that"
+        raise UserError("--positions", f"has {len(schemes)} schemes", mend)
+    sampler = parse_sampler(FLAGS.sampler)
+    try:
+        texts = continue_text(
+            make_variant(schemes[0], run.model, run.config).model,
+            run.tokenizer,
+            FLAGS.prompt,
+            max_new_tokens=FLAGS.max_new_tokens,
+            sampler=sampler,
+            key=jax.random.key(FLAGS.seed),
+            add_bos=run.config.data.add_bos,
+        )
+    except UserError as error:
+        where = "--prompt" if error.where in ("text", "prompt") else error.where
+        raise UserError(where, error.what, error.mend)
+    print("\n---\n".join(texts))
+    return OK

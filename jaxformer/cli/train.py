@@ -1,0 +1,74 @@
+"""train.py: trains a config, or shows what would be trained."""
+
+import dataclasses
+import os
+
+from absl import flags
+
+from jaxformer.cli.start import FLAGS, OK, define_config, start
+from jaxformer.config import RunConfig
+from jaxformer.errors import UserError
+
+USAGE = """\
+usage: python train.py --config=configs/NAME.py[:ARG] --workdir=DIR [--config.FIELD=VALUE …]
+
+  --config    a file with get_config(); configs/base.py lists every field
+  --workdir   the run's directory; the same command resumes an interrupted run
+  --dry_run   show vocabulary, a sample batch, parameters, FLOPs, bytes; train and write nothing
+  --debug     show the traceback of an error
+"""
+
+
+def run_train() -> None:
+    """The entry point of train.py."""
+    define_config()
+    flags.DEFINE_string("workdir", "", "The run's directory.")
+    flags.DEFINE_bool("dry_run", False, "Show what would be trained.")
+    start(_train, USAGE)
+
+
+def _train() -> int:
+    if FLAGS.config is None:
+        raise UserError("--config", "is missing", "give a file such as configs/agreement.py")
+    if not FLAGS.workdir and not FLAGS.dry_run:
+        raise UserError("--workdir", "is missing", "say where the run may write")
+    cfg = RunConfig.from_config_dict(FLAGS.config)
+
+    from jaxformer.data import open_data, resolve
+    from jaxformer.progress import show_progress
+    from jaxformer.training.loop import train
+    from jaxformer.training.workdir import locked
+
+    if FLAGS.dry_run:
+        data = open_data(cfg, None)
+        _describe(resolve(cfg, data), data)
+        return OK
+    with locked(FLAGS.workdir) as workdir:
+        data = open_data(cfg, workdir)
+        cfg = resolve(cfg, data)
+        with show_progress(cfg.train.num_steps, cfg.train.log_every) as progress:
+            step = train(cfg, data, workdir, progress=progress)
+    print(f"trained to step {step}; metrics: {os.path.join(FLAGS.workdir, 'metrics.jsonl')}")
+    return OK
+
+
+def _describe(cfg, data) -> None:
+    """Prints what --dry_run promises."""
+    from jaxformer.analysis.accounts import flops, module_table
+    from jaxformer.data import describe
+    from jaxformer.evaluation.report import markdown
+
+    for name, value in describe(data, cfg).items():
+        print(f"{name}: {value}")
+    length = cfg.data.target_length or cfg.data.length
+    sizes = {"length": length, "source_length": cfg.data.length}
+    table = module_table(cfg.model, **sizes, compute_dtype=cfg.compute_dtype)
+    readable = [{n: f"{v:,}" if isinstance(v, int) else v for n, v in r.items()} for r in table]
+    print("\nflops (forward) and bytes are a token's\n\n" + markdown(readable))
+    found = flops(cfg.model, **sizes)
+    kinds = {name.replace("_", " "): n for name, n in dataclasses.asdict(found).items()}
+    shares = ", ".join(f"{kind} {n / found.total:.1%}" for kind, n in kinds.items())
+    print(f"{found.total:,} FLOPs a token: {shares}")
+    steps, rows = cfg.train.num_steps, cfg.train.batch_size
+    of_target = f" and {length} of the target" if cfg.objective.has_pairs else ""
+    print(f"{steps:,} steps of {rows} rows x {cfg.data.length} tokens{of_target}")
