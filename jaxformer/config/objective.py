@@ -55,6 +55,11 @@ class ObjectiveConfig(Section):
         """What is minimised is the cross-entropy itself."""
         return not self.label_smoothing and not self.z_loss
 
+    @property
+    def unit(self) -> str:
+        """What a loss and an accuracy are means over."""
+        return "example" if self.kind == "sequence_classification" else "token"
+
     def check(self) -> None:
         at_least("objective", self, 0, "label_smoothing", "z_loss")
         if self.label_smoothing >= 1:

@@ -19,6 +19,8 @@ from matplotlib.figure import Figure
 Row = Mapping[str, Any]
 PALETTE = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#000000")
 MARKERS = "osD^vPX"
+LINES = ("-", "--", ":")  # after seven series the colours come again, with another line
+MAX_TICKS = 8  # lengths that are all named on an axis
 
 
 def write_atomic(path: Path, content: str | bytes) -> Path:
@@ -78,28 +80,40 @@ def plot_by_length(
     x_label: str,
     y_label: str,
     trained_up_to: float | None,
+    log_lengths: bool = False,
 ) -> Path:
     """Draws lines of (length, value, low, high) with their intervals shaded.
 
-    A dotted line marks the greatest length of the training data.
+    A dotted line marks the greatest length of the training data. `log_lengths` draws doublings at
+    equal distances.
     """
     figure, axes = _figure()
     for index, (name, points) in enumerate(series.items()):
         lengths, values, lows, highs = zip(*points, strict=True)
-        color = PALETTE[index % len(PALETTE)]
-        marker = MARKERS[index % len(MARKERS)]
-        axes.plot(lengths, values, color=color, marker=marker, markersize=4, label=name)
+        color, marker = PALETTE[index % len(PALETTE)], MARKERS[index % len(MARKERS)]
+        line = LINES[index // len(PALETTE) % len(LINES)]
+        axes.plot(
+            lengths, values, color=color, marker=marker, linestyle=line, markersize=4, label=name
+        )
         axes.fill_between(lengths, lows, highs, color=color, alpha=0.15, linewidth=0)
     if trained_up_to is not None:
         label = f"longest in training: {trained_up_to:g}"
         axes.axvline(trained_up_to, color="0.4", linestyle=":", label=label)
+    if log_lengths:
+        axes.set_xscale("log", base=2)
+        ticks = sorted({point[0] for points in series.values() for point in points})
+        if len(ticks) <= MAX_TICKS:
+            axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
     axes.set(xlabel=x_label, ylabel=y_label)
     axes.legend()
     return write_atomic(path, _png(figure))
 
 
-def plot_curves(path: Path, metrics_path: Path) -> Path:
-    """Draws training and validation loss, and accuracy, by step from a metrics.jsonl."""
+def plot_curves(path: Path, metrics_path: Path, unit: str = "token") -> Path:
+    """Draws training and validation loss, and accuracy, by step from a metrics.jsonl.
+
+    `unit` is what has a target: a token, or an example of a classifier.
+    """
     records = read_metrics(metrics_path)
     figure, axes = _figure(panels=2)
     for index, (split, name) in enumerate((("train", "training"), ("eval", "validation"))):
@@ -112,8 +126,8 @@ def plot_curves(path: Path, metrics_path: Path) -> Path:
                 marker = "" if split == "train" else MARKERS[index]
                 steps, values = zip(*points, strict=True)
                 panel.plot(steps, values, color=PALETTE[index], marker=marker, label=name)
-    axes[0].set(xlabel="step", ylabel="loss (nats per token)")
-    axes[1].set(xlabel="step", ylabel="token accuracy", ylim=(-0.02, 1.02))
+    axes[0].set(xlabel="step", ylabel=f"loss (nats per {unit})")
+    axes[1].set(xlabel="step", ylabel=f"{unit} accuracy", ylim=(-0.02, 1.02))
     for panel in axes:
         if panel.lines:
             panel.legend()

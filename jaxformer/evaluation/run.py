@@ -1,12 +1,10 @@
-"""Evaluates a trained run by a suite and writes WORKDIR/eval."""
+"""Evaluates a trained run by a suite, under one or more test-time schemes; writes WORKDIR/eval."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
-import jax
-import numpy as np
 from flax import nnx
 
 from jaxformer.config import RunConfig
@@ -17,28 +15,27 @@ from jaxformer.errors import UserError
 from jaxformer.evaluation import report, tables
 from jaxformer.evaluation.evaluators import EVALUATORS, Total, evaluate_batches
 from jaxformer.evaluation.lengths import (
-    LengthExamples,
+    Examples,
     draw_lengths,
     evaluate_lengths,
     parse_lengths,
     trained_up_to,
 )
+from jaxformer.evaluation.samples import find_prompts, sample
+from jaxformer.evaluation.schemes import TRAINED, Scheme, Variant, make_variant
 from jaxformer.evaluation.statistics import wilson
 from jaxformer.evaluation.suite import SuiteConfig
 from jaxformer.evaluation.translation import (
     BLEU,
     Pairs,
+    Translations,
     check_translates,
     evaluate_translations,
     find_pairs,
 )
-from jaxformer.generation.generate import generate
-from jaxformer.generation.inputs import room
-from jaxformer.generation.sampling import parse_sampler
-from jaxformer.generation.text import encode_prompts
+from jaxformer.evaluation.windows import ByPlace, cut_lengths
 
-LENGTH_NAMES = {"agreement": "modifiers"}
-FIRST_TOKENS = 8  # of a validation row, as a prompt where there is no other
+LENGTH_NAMES = {"agreement": "modifiers"}  # of a text: tokens of context
 
 
 class Run(Protocol):
@@ -64,6 +61,14 @@ class Evaluation:
     paths: list[Path]
 
 
+class Found(NamedTuple):
+    """What was measured under one scheme."""
+
+    overall: dict[str, Total]
+    by_length: dict[int, Mapping[str, Total]]
+    translations: Translations | None
+
+
 def evaluate(
     run: Run,
     data: Data,
@@ -71,71 +76,122 @@ def evaluate(
     out_dir: Path,
     *,
     lengths: tuple[int, ...] = (),
+    schemes: tuple[Scheme, ...] = (TRAINED,),
     metrics_path: Path | None = None,
 ) -> Evaluation:
     """Runs a suite: evaluators on the validation rows and by length, samples, tables, plots.
 
-    `lengths` replaces the suite's and must fit the model, while the suite's are cut to what fits.
-    `metrics_path` names the metrics.jsonl whose curves are drawn. All input is checked before
-    anything is computed or written; raises UserError.
+    All is measured under every scheme; samples are of the first one. `lengths` replaces the suite's
+    and must fit the model, while the suite's are cut to what fits. `metrics_path` names the
+    metrics.jsonl whose curves are drawn. All input is checked before anything is computed or
+    written; raises UserError.
     """
-    asked = lengths or (parse_lengths(suite.lengths) if suite.lengths else ())
+    asked = tuple(sorted(lengths or (parse_lengths(suite.lengths) if suite.lengths else ())))
+    variants = [make_variant(scheme, run.model, run.config) for scheme in schemes]
     drawn = _draw(run, data, suite, asked, strict=bool(lengths))
-    prompts = _prompts(run, data, suite)
+    prompts = find_prompts(run.config, run.tokenizer, data, suite)
     pairs = _pairs(run, data, suite)
     _make_directory(out_dir)
-    graphdef, state = nnx.split(run.model)
-    params, cfg = nnx.to_pure_dict(state), run.config
+    found = {v.name: _measure(v, run.tokenizer, data, suite, drawn, pairs) for v in variants}
+    results = [
+        {"split": row["split"], "positions": name} | row
+        for name, one in found.items()
+        for row in _records(one, data)
+    ]
+    texts = sample(variants[0].model, run.config, run.tokenizer, suite, prompts)
+    paths = _write(run, out_dir, results, shown := _show(run, found, results, asked), texts)
+    for name, one in found.items():
+        if one.translations is not None:
+            of = f"_{name.replace(':', '-')}" if len(found) > 1 else ""
+            paths.append(one.translations.write(out_dir / f"translations{of}.txt"))
+    paths += _plot(run, out_dir, {name: one.by_length for name, one in found.items()})
+    if metrics_path is not None and metrics_path.exists():
+        unit = run.config.objective.unit
+        paths.append(report.plot_curves(out_dir / "curves.png", metrics_path, unit))
+    return Evaluation(results, shown, texts, paths)
+
+
+def _measure(
+    variant: Variant,
+    tokenizer: Tokenizer,
+    data: Data,
+    suite: SuiteConfig,
+    drawn: Sequence[Examples],
+    pairs: Pairs | None,
+) -> Found:
+    graphdef, state = nnx.split(variant.model)
+    params, cfg = nnx.to_pure_dict(state), variant.config
     evaluators = tuple(EVALUATORS[name] for name in suite.evaluators if name != BLEU)
     on_rows = tuple(e for e in evaluators if not e.needs_task)
     batches = evaluation_batches(data.validation, cfg.eval.batch_size, cfg.eval.max_rows)
     overall = evaluate_batches(on_rows, graphdef, params, batches) if on_rows else {}
-    by_length = evaluate_lengths(evaluators, graphdef, params, drawn, cfg)
-    is_whole = "loss" in overall and overall["loss"].weight == data.validation.num_tokens
-    num_bytes = data.validation.num_bytes if is_whole else 0
-    results = tables.records("validation", None, overall, num_bytes)
-    for length, totals in by_length.items():
-        results += tables.records("test", length, totals, 0)
-    shown = {}
-    if overall:
-        shown[f"Validation, step {run.step}"] = report.markdown(tables.overall(results))
-    if by_length:
-        name = LENGTH_NAMES[cfg.data.source]
-        table = tables.by_length(by_length, name, trained_up_to(cfg))
-        text = report.markdown(table)
-        if left_out := [n for n in asked if n not in by_length]:
-            bound = f"model.max_length = {cfg.model.max_length}"
-            text += f"\nLeft out, longer than {bound}: {left_out}\n"
-        shown[f"By number of {name}"] = text
+    by_place = () if data.task else (ByPlace(),)
+    by_length = evaluate_lengths((*evaluators, *by_place), graphdef, params, drawn, cfg)
     translations = None
     if pairs is not None:
         translations = evaluate_translations(
-            run.model, run.tokenizer, pairs, suite.translation, cfg
+            variant.model, tokenizer, pairs, suite.translation, cfg
         )
-        results += translations.records()
-        shown[f"Translation, step {run.step}"] = translations.table()
-    texts = _sample(run, suite, prompts)
-    paths = _write(run, out_dir, results, shown, texts)
-    if translations is not None:
-        paths.append(translations.write(out_dir / "translations.txt"))
-    paths += _plot(run, out_dir, by_length, metrics_path)
-    return Evaluation(results, shown, texts, paths)
+    return Found(overall, by_length, translations)
+
+
+def _records(found: Found, data: Data) -> list[dict[str, Any]]:
+    """Rows of results.csv, but for the scheme."""
+    loss = found.overall.get("loss")
+    is_whole = loss is not None and loss.weight == data.validation.num_tokens
+    num_bytes = data.validation.num_bytes if is_whole else 0
+    rows = tables.records("validation", None, found.overall, num_bytes)
+    for length, totals in found.by_length.items():
+        rows += tables.records("test", length, totals, 0)
+    return rows + (found.translations.records() if found.translations else [])
+
+
+def _show(
+    run: Run,
+    found: Mapping[str, Found],
+    results: list[dict[str, Any]],
+    asked: tuple[int, ...],
+) -> dict[str, str]:
+    """The tables of table.md by title; several schemes stand side by side in them."""
+    shown, cfg, first = {}, run.config, next(iter(found.values()))
+    only = next(iter(found)) if len(found) == 1 else ""
+    under = f", positions {only}" if only not in ("", TRAINED.name) else ""
+    if first.overall:
+        table = tables.overall(results, cfg.objective.unit)
+        shown[f"Validation, step {run.step}{under}"] = report.markdown(table)
+    if first.by_length:
+        name, trained = _length_name(run), trained_up_to(cfg)
+        left_out = [n for n in asked if n not in first.by_length]
+        bound = f"model.max_length = {cfg.model.max_length} or the text"
+        note = f"\nLeft out, longer than {bound}: {left_out}\n" if left_out else ""
+        if only:
+            table = tables.by_length(first.by_length, name, trained)
+            shown[f"By number of {name}{under}"] = report.markdown(table) + note
+        else:
+            by_scheme = {scheme: one.by_length for scheme, one in found.items()}
+            for metric, table in tables.by_scheme(by_scheme, name, trained).items():
+                shown[f"By number of {name}: {metric}"] = report.markdown(table) + note
+    for scheme, one in found.items():
+        if one.translations is not None:
+            under = f", positions {scheme}" if scheme != TRAINED.name else ""
+            shown[f"Translation, step {run.step}{under}"] = one.translations.table()
+    return shown
+
+
+def _length_name(run: Run) -> str:
+    return LENGTH_NAMES.get(run.config.data.source, "tokens of context")
 
 
 def _draw(
     run: Run, data: Data, suite: SuiteConfig, lengths: tuple[int, ...], strict: bool
-) -> list[LengthExamples]:
-    """Test examples by length; refuses what this run's data does not have."""
+) -> Sequence[Examples]:
+    """Examples by length; refuses what this run's data does not have."""
     if data.task is None:
-        source = f"data.source = {run.config.data.source}"
-        if lengths:
-            mend = "only tasks have lengths: leave them out"
-            raise UserError("lengths", f"are given, but {source} is no task", mend)
         for name in suite.evaluators:
             if name != BLEU and EVALUATORS[name].needs_task:
-                mend = "choose another suite"
-                raise UserError("suite.evaluators", f"has {name}, but {source} is no task", mend)
-        return []
+                what = f"has {name}, but data.source = {run.config.data.source} is no task"
+                raise UserError("suite.evaluators", what, "choose another suite")
+        return cut_lengths(data, run.config, lengths, strict=strict) if lengths else ()
     count = suite.num_examples or 1000  # a suite without lengths of its own need not say
     return draw_lengths(
         data.task, run.config, lengths, num_examples=count, seed=suite.seed, strict=strict
@@ -148,45 +204,6 @@ def _pairs(run: Run, data: Data, suite: SuiteConfig) -> Pairs | None:
         return None
     check_translates(run.config)
     return find_pairs(suite.translation, run.tokenizer, data.validation, run.config.eval.max_rows)
-
-
-def _prompts(run: Run, data: Data, suite: SuiteConfig) -> tuple[np.ndarray, np.ndarray]:
-    """tokens_BP, lengths_B of the texts to continue, each `samples.count` times."""
-    add_bos, count = run.config.data.add_bos, suite.samples.count
-    if count and run.config.model.architecture != "decoder":
-        what = f"is {count} while model.architecture = {run.config.model.architecture}"
-        raise UserError("suite.samples.count", what, "only a decoder continues text: set it to 0")
-    if suite.samples.prompts:
-        tokens_BP, lengths_B = encode_prompts(run.tokenizer, suite.samples.prompts, add_bos=add_bos)
-    else:
-        row = data.validation.row(0, 0)
-        real = min(FIRST_TOKENS, int((row["segment_ids"] == row["segment_ids"][0]).sum()))
-        real = room(run.config.model, 1, real)  # one fewer than a learned table holds
-        tokens_BP, lengths_B = row["tokens"][None, :real], np.array([real], np.int32)
-    for text, length in zip(suite.samples.prompts, lengths_B, strict=False):
-        if count and room(run.config.model, int(length), 1) < 1:
-            what = f"{text!r} has {length} tokens"
-            mend = f"model.max_length = {run.config.model.max_length} leaves no room after it"
-            raise UserError("suite.samples.prompts", what, mend)
-    return np.repeat(tokens_BP, count, axis=0), np.repeat(lengths_B, count)
-
-
-def _sample(run: Run, suite: SuiteConfig, prompts: tuple[np.ndarray, np.ndarray]) -> list[str]:
-    tokens_BP, lengths_B = prompts
-    if not len(lengths_B):
-        return []
-    out = generate(
-        run.model,
-        tokens_BP,
-        lengths_B,
-        max_new_tokens=room(run.config.model, int(lengths_B.max()), suite.samples.max_new_tokens),
-        sampler=parse_sampler(suite.samples.sampler),
-        key=jax.random.key(suite.seed),
-        eos_id=run.tokenizer.eos_id,
-        pad_id=run.tokenizer.pad_id,
-    )
-    rows = zip(tokens_BP, lengths_B, out.tokens, out.lengths, strict=True)
-    return [run.tokenizer.decode(np.concatenate([p[:n], t[:m]])) for p, n, t, m in rows]
 
 
 def _make_directory(out_dir: Path) -> None:
@@ -219,28 +236,30 @@ def _write(
 
 
 def _plot(
-    run: Run,
-    out_dir: Path,
-    by_length: Mapping[int, Mapping[str, Total]],
-    metrics_path: Path | None,
+    run: Run, out_dir: Path, by_scheme: Mapping[str, Mapping[int, Mapping[str, Total]]]
 ) -> list[Path]:
-    paths = []
-    for metric in tables.PER_EXAMPLE:
-        points = []
-        for length, totals in by_length.items():
-            if metric in totals:
-                low, high = wilson(totals[metric].sum, totals[metric].weight)
-                points.append((length, totals[metric].mean, low, high))
-        if points:
-            name = LENGTH_NAMES[run.config.data.source]
+    """A figure a metric, a line a scheme."""
+    paths, is_task = [], run.config.data.is_task
+    for metric, label in tables.DRAWN[is_task].items():
+        series = {}
+        for scheme, by_length in by_scheme.items():
+            points = []
+            for length, totals in by_length.items():
+                if total := totals.get(metric):
+                    is_share = metric in tables.PER_EXAMPLE
+                    interval = wilson(total.sum, total.weight) if is_share else [total.mean] * 2
+                    points.append((length, total.mean, *interval))
+            if points:
+                name = run.config.model.position.kind if len(by_scheme) == 1 else scheme
+                series[name] = points
+        if series:
             path = report.plot_by_length(
                 out_dir / f"{metric}_by_length.png",
-                {run.config.model.position.kind: points},
-                x_label=f"number of {name}",
-                y_label=f"{metric.replace('_', ' ')} (95 % interval)",
+                series,
+                x_label=f"number of {_length_name(run)}",
+                y_label=label,
                 trained_up_to=trained_up_to(run.config),
+                log_lengths=not is_task,
             )
             paths.append(path)
-    if metrics_path is not None and metrics_path.exists():
-        paths.append(report.plot_curves(out_dir / "curves.png", metrics_path))
     return paths

@@ -7,8 +7,20 @@ from typing import Any
 from jaxformer.evaluation.evaluators import Total
 from jaxformer.evaluation.statistics import wilson
 
-ORDER = ("loss", "accuracy", "macro_f1", "exact_match", "agreement")
+ORDER = ("loss", "loss_beyond", "loss_last", "accuracy", "macro_f1", "exact_match", "agreement")
 PER_EXAMPLE = ("exact_match", "agreement")  # of independent examples: these have an interval
+LOSSES = {  # in nats per token; the last two of texts only, see windows.py
+    "loss": "loss",
+    "loss_beyond": "loss beyond trained positions",
+    "loss_last": "loss of the same last tokens",
+}
+DRAWN = {  # of a task (True) and of a text: metric -> axis of its figure by length
+    True: {metric: f"{metric.replace('_', ' ')} (95 % interval)" for metric in PER_EXAMPLE},
+    False: {
+        "loss": "loss (nats per token)",
+        "loss_last": "loss of the same last tokens (nats per token)",
+    },
+}
 
 
 def records(
@@ -36,25 +48,25 @@ def records(
     return rows
 
 
-def overall(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """One row a metric on the validation rows."""
-    units = {"loss": "nats per token", "bits_per_byte": "bits per byte"}
-    return [
-        {
-            "metric": r["metric"],
-            "value": r["value"],
-            "unit": units.get(r["metric"], ""),
-            "of": f"{r['weight']:,.0f}",
-        }
-        for r in results
-        if r["split"] == "validation"
-    ]
+def overall(results: list[dict[str, Any]], unit: str = "token") -> list[dict[str, Any]]:
+    """One row a metric on the validation rows, a column a scheme; `unit` is what has a target."""
+    units = {"loss": f"nats per {unit}", "bits_per_byte": "bits per byte"}
+    rows = [row for row in results if row["split"] == "validation"]
+    several = len({row["positions"] for row in rows}) > 1
+    table: dict[str, dict[str, Any]] = {}
+    for row in rows:
+        named = table.setdefault(row["metric"], {"metric": row["metric"]})
+        named[row["positions"] if several else "value"] = row["value"]
+    for row in rows:
+        of = f"{row['weight']:,.0f}"
+        table[row["metric"]] |= {"unit": units.get(row["metric"], ""), "of": of}
+    return list(table.values())
 
 
 def by_length(
     totals_by_length: Mapping[int, Mapping[str, Total]], name: str, trained: int
 ) -> list[dict[str, Any]]:
-    """One row a length; shares in per cent, with their interval."""
+    """One row a length; shares in per cent, with their interval, losses in nats per token."""
     table = []
     for length, totals in totals_by_length.items():
         row: dict[str, Any] = {name: length, "trained": length <= trained}
@@ -64,8 +76,32 @@ def by_length(
                 row[f"{metric} %"] = f"{100 * totals[metric].mean:.1f}"
                 row[f"{metric} 95 % interval"] = f"{100 * low:.1f} – {100 * high:.1f}"
                 row["examples"] = int(totals[metric].weight)
+        if "loss_last" in totals:  # of a text
+            row |= {LOSSES[m]: f"{totals[m].mean:.4f}" for m in LOSSES if m in totals}
+            row["tokens"] = f"{totals['loss'].weight:,.0f}"
         if "loss" in totals:
             row["perplexity"] = math.exp(min(totals["loss"].mean, 700.0))
             row["token accuracy %"] = f"{100 * totals['accuracy'].mean:.1f}"
         table.append(row)
     return table
+
+
+def by_scheme(
+    by_length: Mapping[str, Mapping[int, Mapping[str, Total]]], name: str, trained: int
+) -> dict[str, list[dict[str, Any]]]:
+    """A table a metric: one row a length, a column a scheme; shares in per cent."""
+    first = next(iter(by_length.values()))
+    titles = {metric: f"{metric.replace('_', ' ')} %" for metric in PER_EXAMPLE} | LOSSES
+    found = {}
+    for metric, title in titles.items():
+        scale, digits = (100, 1) if metric in PER_EXAMPLE else (1, 4)
+        table = []
+        for length, totals in first.items():
+            if metric in totals:
+                means = {s: lengths[length][metric].mean for s, lengths in by_length.items()}
+                cells = {scheme: f"{scale * mean:.{digits}f}" for scheme, mean in means.items()}
+                row = {name: length, "trained": length <= trained}
+                table.append(row | cells | {"of": f"{totals[metric].weight:,.0f}"})
+        if table:
+            found[title] = table
+    return found

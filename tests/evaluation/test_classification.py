@@ -41,10 +41,12 @@ def test_classification(tmp_path):
     assert 0 <= values["macro_f1"] <= values["accuracy"] < 1
     assert len(data.validation) == 6
     assert "macro_f1" in table
+    assert "nats per example" in table
 
 
 def test_masked_lm(tmp_path):
     text = "".join(f"line {i} of the text\n" for i in range(60))
-    values, _, _ = evaluated(masked_lm.get_config(), text, tmp_path)
+    values, _, table = evaluated(masked_lm.get_config(), text, tmp_path)
+    assert "nats per token" in table
     assert set(values) == {"loss", "perplexity", "accuracy"}
     assert values["loss"] == pytest.approx(5.6, abs=2)
