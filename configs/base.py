@@ -72,8 +72,14 @@ def model() -> ConfigDict:
     m.dropout.feed_forward = 0.0  # on the feed-forward hidden layer
     m.dropout.residual = 0.0  # on what each sublayer adds to the residual stream
     m.position = ConfigDict()
-    m.position.kind = "learned"  # none | sinusoidal | learned | rope | your own: module:Class
+    # none | sinusoidal | learned | rope | alibi | learned_alibi | t5 | kerple_log | kerple_power |
+    # fire | your own: module:Class
+    m.position.kind = "learned"
     m.position.options = ""  # for one of your own, which reads it from cfg.position.options
+    m.position.source = position_source()
+    # With any kind: queries at n > L tokens are multiplied by ln n / ln L; L, e.g. the training
+    # length; 0: they are not
+    m.position.logn_length = 0
     m.position.sinusoidal = ConfigDict()
     m.position.sinusoidal.base = 10000.0
     m.position.sinusoidal.layout = "interleaved"  # sin, cos, sin, … | concatenated: sin…, cos…
@@ -82,7 +88,49 @@ def model() -> ConfigDict:
     m.position.rope.base = 10000.0
     m.position.rope.layout = "half"  # half: pairs (m, m + d/2), Llama | interleaved: (2m, 2m + 1)
     m.position.rope.fraction = 1.0  # share of each head's dimensions that is rotated
+    m.position.rope.keep = 1.0  # share of highest frequencies kept, the rest 0 (p-RoPE): 0 = none
+    m.position.rope.scaling = rope_scaling()
+    m.position.t5 = ConfigDict()
+    m.position.t5.num_buckets = 32  # of distances; in encoders half of them on each side
+    m.position.t5.max_distance = 128  # from here on one bucket
+    m.position.fire = ConfigDict()
+    m.position.fire.init_length = 512.0  # distances are relative to this length, times a trained 1
+    m.position.fire.width = 32  # of the hidden layer
     return m
+
+
+def position_source() -> ConfigDict:
+    """Which id a token has; the draws of training are new in every step."""
+    s = ConfigDict()
+    # contiguous: 0, 1, 2, … | offset: from a random start in training, 0 in evaluation |
+    # randomized: a sorted random choice of ids, in evaluation too | abacus: place within a number
+    s.kind = "contiguous"
+    s.range = 0  # offset, randomized: ids are drawn from 0 … range - 1: 0 = model.max_length
+    s.abacus = ConfigDict()
+    s.abacus.max_offset = 99  # training adds up to this to a document's ids of digits
+    s.abacus.digits = ()  # token ids of the digits: () = the tokenizer's
+    return s
+
+
+def rope_scaling() -> ConfigDict:
+    s = ConfigDict()
+    # none | linear (position interpolation) | ntk | dynamic_ntk | ntk_by_parts | yarn | llama3
+    s.kind = "none"
+    s.factor = 1.0  # how many times longer than in training; dynamic_ntk sees the length itself
+    # dynamic_ntk, ntk_by_parts, yarn, llama3: the training length: 0 = model.max_length
+    s.original_length = 0
+    s.dynamic_ntk = ConfigDict({"alpha": 1.0})
+    s.ntk_by_parts = ConfigDict()
+    s.ntk_by_parts.beta_fast = 32.0  # pairs that turn more often than this stay as they are,
+    s.ntk_by_parts.beta_slow = 1.0  # … less often: are interpolated
+    s.yarn = ConfigDict()
+    s.yarn.beta_fast = 32.0  # the same
+    s.yarn.beta_slow = 1.0
+    s.yarn.temperature = 0.0  # multiplies rotated queries and keys: 0 = 0.1 ln factor + 1
+    s.llama3 = ConfigDict()
+    s.llama3.low_frequency_factor = 1.0  # pairs that turn less often are interpolated,
+    s.llama3.high_frequency_factor = 4.0  # … more often: stay as they are
+    return s
 
 
 def objective() -> ConfigDict:

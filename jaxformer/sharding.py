@@ -37,9 +37,11 @@ MESH_AXES: dict[str, tuple[str, ...]] = {
 
 # An encoder-decoder has most of these once under encoder/ and once under decoder/. Linear layers of
 # the heads are cut along d_model like all others; a number of classes need not divide.
-PARAMETERS: tuple[tuple[str, tuple[str, ...]], ...] = (
+# None stands for any rank: whole on every device, as what position encodings train is small.
+PARAMETERS: tuple[tuple[str, tuple[str, ...] | None], ...] = (
     (r"(.*/)?embedding/table", ("vocab", "embed")),
     (r"(.*/)?position/(\w+/)?table", ("length", "embed")),
+    (r"(.*/)?position/.+", None),
     (r"(.*/)?(cross_)?attention/(query|key|value)/kernel", ("embed", "heads")),
     (r"(.*/)?(cross_)?attention/output/kernel", ("heads", "embed")),
     (r"(.*/)?feed_forward/(up|gate)/kernel", ("embed", "ff")),
@@ -115,6 +117,8 @@ def logical_axes(path: str, rank: int) -> tuple[str, ...]:
     stacked = re.search(r"(^|/)layers/(?!\d+/)", path) is not None
     for pattern, axes in PARAMETERS:
         if re.fullmatch(pattern, path):
+            if axes is None:
+                return ("vector",) * rank
             axes = ("layers", *axes) if stacked else axes
             if len(axes) != rank:
                 raise ValueError(f"{path} has rank {rank}, the table in sharding.py says {axes}")

@@ -63,6 +63,15 @@ GRID: dict[str, dict[str, dict[str, Any]]] = {
     "layers": {"unrolled": {"scan_layers": False}, "scanned": {"scan_layers": True}},
 }
 
+POSITION_SPREADS = {
+    "slopes": 0.5,
+    "buckets": 0.5,
+    "r1": 0.5,
+    "r2": 0.5,
+    "c": 0.5,
+    "multiplier": 0.3,
+}
+
 
 def model_config(**overrides: Any) -> ModelConfig:
     """The tiny config with fields changed by path: model_config(**{'position.kind': 'rope'})."""
@@ -92,9 +101,9 @@ def random_params(cfg: ModelConfig, seed: int = 0) -> dict[str, Any]:
     def draw(path: tuple[Any, ...], shape: tuple[int, ...]) -> np.ndarray:
         name = "/".join(map(str, path))
         x = np.random.default_rng([seed, zlib.crc32(name.encode())]).normal(size=shape)
-        spreads = {"kernel": shape[0] ** -0.5, "table": 0.4, "bias": 0.3, "scale": 0.3, "sink": 1.0}
-        spread = spreads[path[-1]]
-        return (x * spread + (path[-1] == "scale")).astype(np.float32)
+        spreads = {"table": 0.4, "bias": 0.3, "scale": 0.3, "sink": 1.0} | POSITION_SPREADS
+        spread = shape[0] ** -0.5 if path[-1] == "kernel" else spreads[path[-1]]
+        return (x * spread + (path[-1] in ("scale", "multiplier"))).astype(np.float32)
 
     def leaf(keys: Any, like: jax.ShapeDtypeStruct) -> jax.Array:
         path = tuple(key.key for key in keys)

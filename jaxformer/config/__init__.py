@@ -9,6 +9,7 @@ device is touched. Errors are `UserError`s that name the field by its path.
 from jaxformer.config.data import TASKS, AgreementConfig, DataConfig, TokenizerConfig
 from jaxformer.config.model import GATED, LayerSpec, ModelConfig
 from jaxformer.config.objective import MaskedLmConfig, ObjectiveConfig
+from jaxformer.config.position import RopeConfig, T5Config
 from jaxformer.config.run import (
     EvalConfig,
     MeshConfig,
@@ -31,9 +32,11 @@ __all__ = [
     "ModelConfig",
     "ObjectiveConfig",
     "OptimizerConfig",
+    "RopeConfig",
     "RunConfig",
     "ScheduleConfig",
     "Section",
+    "T5Config",
     "TokenizerConfig",
     "TrainConfig",
 ]

@@ -5,11 +5,16 @@ import difflib
 import re
 from typing import ClassVar, Literal
 
+from jaxformer.config.position import (
+    INPUT_POSITIONS,
+    LAYER_POSITIONS,
+    OWN_POSITION,
+    PositionConfig,
+    check_rope,
+    check_t5,
+)
 from jaxformer.config.section import Section, at_least, positive, refuse, unread
 
-INPUT_POSITIONS = ("sinusoidal", "learned")  # added to the embeddings: the same for all layers
-LAYER_POSITIONS = ("none", "rope")  # act within attention: may differ from layer to layer
-OWN_POSITION = re.compile(r"[\w.]+:\w+")  # module:Class, the user's own
 GATED = {"reglu": "relu", "geglu": "gelu", "swiglu": "silu"}
 
 
@@ -24,28 +29,6 @@ class DropoutConfig(Section):
     attention: float
     feed_forward: float
     residual: float
-
-
-@dataclasses.dataclass(frozen=True)
-class SinusoidalConfig(Section):
-    base: float
-    layout: Literal["interleaved", "concatenated"]
-    scale: float
-
-
-@dataclasses.dataclass(frozen=True)
-class RopeConfig(Section):
-    base: float
-    layout: Literal["half", "interleaved"]
-    fraction: float
-
-
-@dataclasses.dataclass(frozen=True)
-class PositionConfig(Section):
-    kind: str
-    options: str
-    sinusoidal: SinusoidalConfig
-    rope: RopeConfig
 
 
 @dataclasses.dataclass(frozen=True)
@@ -220,23 +203,21 @@ class ModelConfig(Section):
             mend = f"{hint}choose from {', '.join(kinds)}, or your own module:Class"
             refuse("model.position.kind", f"is {position.kind!r}", mend)
         unread("model.position.options", position.options, own, "a position of your own")
+        position.source.check()
         if position.kind == "sinusoidal":
             positive("model.position.sinusoidal", position.sinusoidal, "base")
             if self.d_model % 2:
                 refuse("model.d_model", f"{self.d_model} is odd", "sinusoidal positions need pairs")
+        at_least("model.position", position, 0, "logn_length")
+        if position.logn_length == 1:
+            refuse("model.position.logn_length", "is 1, whose logarithm is 0", "give 2 or more")
         if "rope" in self.position_kinds:
-            positive("model.position.rope", position.rope, "base")
-            fraction, where = position.rope.fraction, "model.position.rope.fraction"
-            if not 0 < fraction <= 1:
-                refuse(where, f"is {fraction}", "give a share above 0 and up to 1")
-            rotated = fraction * self.head_width
-            whole = abs(rotated - round(rotated)) < 1e-6  # .29 · 200 is 57.99999999999999
-            if not whole or round(rotated) % 2 or not round(rotated):
-                refuse(
-                    where,
-                    f"rotates {rotated:g} of {self.head_width} dimensions of a head",
-                    "rotation needs an even whole number of them",
-                )
+            check_rope(position.rope, self.head_width)
+        if "t5" in self.position_kinds:
+            check_t5(position.t5, bidirectional=self.architecture != "decoder")
+        if "fire" in self.position_kinds:
+            positive("model.position.fire", position.fire, "init_length")
+            at_least("model.position.fire", position.fire, 1, "width")
 
 
 def parse_layer_pattern(text: str) -> tuple[LayerSpec, ...]:

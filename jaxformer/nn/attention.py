@@ -14,6 +14,7 @@ from jaxformer.nn.kernels import reference
 from jaxformer.nn.kernels.rule import Rule
 from jaxformer.nn.linear import Linear
 from jaxformer.nn.norm import RMSNorm
+from jaxformer.nn.positions.logn import scale_queries
 
 
 class Attention(nnx.Module):
@@ -77,7 +78,7 @@ class SelfAttention(Attention):
 
     def __init__(self, cfg: ModelConfig, spec: LayerSpec, dtype: jnp.dtype):
         super().__init__(cfg, dtype)
-        self.spec = spec
+        self.spec, self.logn_length = spec, cfg.position.logn_length
 
     def __call__(
         self,
@@ -93,7 +94,9 @@ class SelfAttention(Attention):
         """
         encoding = context.encodings[self.spec.position]
         q_BLHK, (k_BSGK, v_BSGK) = self.queries(x_BLD), self.keys_values(x_BLD)
-        q_BLHK, k_BSGK = encoding.rotate(q_BLHK, k_BSGK, context.q_positions_BL, context.extents_BL)
+        places = context.q_positions_BL, context.extents_BL
+        q_BLHK, k_BSGK = encoding.rotate(q_BLHK, k_BSGK, *places)
+        q_BLHK = scale_queries(q_BLHK, *places, self.logn_length, context.visibility.causal)
         if cache is not None:
             assert context.slots_BL is not None
             cache = cache.write(context.slots_BL, k_BSGK, v_BSGK, cache_index)

@@ -45,6 +45,11 @@ def normal(stddev: float) -> Initializer:
     return initializer
 
 
+def uniform(low: float, high: float) -> Initializer:
+    """U(low, high)."""
+    return lambda key, shape: jax.random.uniform(key, shape, jnp.float32, low, high)
+
+
 def xavier_uniform(key: jax.Array, shape: Sequence[int]) -> jax.Array:
     """U(-a, a), a = sqrt(6 / (fan_in + fan_out)), for a kernel [in, out]; Glorot 2010 eq. 16."""
     bound = math.sqrt(6 / sum(shape))

@@ -6,16 +6,26 @@ from flax import nnx
 
 from jaxformer.config import ModelConfig
 from jaxformer.errors import UserError
+from jaxformer.nn.positions.alibi import Alibi, LearnedAlibi
 from jaxformer.nn.positions.base import PositionEncoding
+from jaxformer.nn.positions.fire import Fire
+from jaxformer.nn.positions.kerple import KerpleLog, KerplePower
 from jaxformer.nn.positions.learned import Learned
 from jaxformer.nn.positions.rope import Rope
 from jaxformer.nn.positions.sinusoidal import Sinusoidal
+from jaxformer.nn.positions.t5 import T5
 
 ENCODINGS: dict[str, type[PositionEncoding]] = {
     "none": PositionEncoding,
     "sinusoidal": Sinusoidal,
     "learned": Learned,
     "rope": Rope,
+    "alibi": Alibi,
+    "learned_alibi": LearnedAlibi,
+    "t5": T5,
+    "kerple_log": KerpleLog,
+    "kerple_power": KerplePower,
+    "fire": Fire,
 }
 
 

@@ -23,7 +23,7 @@ class PositionEncoding(nnx.Module):
     """
 
     at_input: ClassVar[bool] = False  # added to the embeddings: cannot differ by layer
-    shift_invariant: ClassVar[bool] = True  # adding a constant to all ids changes no logit
+    shift_invariant: bool = True  # adding a constant to all ids changes no logit
     trained: ClassVar[bool] = False  # has parameters, and gradients reach them all
     cacheable: ClassVar[bool] = True  # prefill + cached decoding = the full forward pass
 
@@ -60,3 +60,8 @@ class PositionEncoding(nnx.Module):
     def allow(self, q_positions_BL: jax.Array, k_positions_BS: jax.Array) -> jax.Array | None:
         """Restricts attention beyond the mask: bool[B, H, L, S], dimensions of 1 allowed."""
         return None
+
+
+def distances(q_positions_BL: jax.Array, k_positions_BS: jax.Array) -> jax.Array:
+    """i - j of each query i and key j: int32[B, L, S]."""
+    return q_positions_BL[..., None] - k_positions_BS[:, None]

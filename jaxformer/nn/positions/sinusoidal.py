@@ -2,9 +2,9 @@
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from jaxformer.config import ModelConfig
+from jaxformer.nn.positions.angles import angles, frequencies
 from jaxformer.nn.positions.base import PositionEncoding
 
 
@@ -27,14 +27,8 @@ class Sinusoidal(PositionEncoding):
 
     def table(self, positions_BL: jax.Array) -> jax.Array:
         """float32[B, L, D], unscaled."""
-        frequencies_M = frequencies(self.width, self.base)
-        angles_BLM = positions_BL[..., None].astype(jnp.float32) * frequencies_M[None, None]
+        angles_BLM = angles(positions_BL, frequencies(self.width, self.base))
         pairs = [jnp.sin(angles_BLM), jnp.cos(angles_BLM)]
         if self.layout == "concatenated":
             return jnp.concatenate(pairs, -1)
         return jnp.stack(pairs, -1).reshape(*positions_BL.shape, self.width)
-
-
-def frequencies(width: int, base: float) -> np.ndarray:
-    """base^(-2m/width) for m < width/2, computed in float64, given as float32."""
-    return (base ** (-np.arange(0, width, 2) / width)).astype(np.float32)

@@ -1,0 +1,67 @@
+"""Attention with linear biases; Press et al. 2022."""
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxformer.config import ModelConfig
+from jaxformer.nn import parameters
+from jaxformer.nn.positions.base import PositionEncoding, distances
+
+
+class Alibi(PositionEncoding):
+    """-s_h |i - j|, added after the logits are scaled; the same form in both directions.
+
+    The paper is causal; the symmetric form for encoders is the first of those its authors offer
+    with their code. Heads beyond a power of two take every other slope of the next one, as there.
+    """
+
+    def __init__(self, cfg: ModelConfig, causal: bool):
+        self.num_heads = cfg.num_heads
+
+    def bias(self, q_positions_BL: jax.Array, k_positions_BS: jax.Array) -> jax.Array:
+        return linear_bias(jnp.asarray(self.slopes_H()), q_positions_BL, k_positions_BS)
+
+    def slopes_H(self) -> jax.Array | np.ndarray:
+        return slopes(self.num_heads).astype(np.float32)
+
+
+class LearnedAlibi(Alibi):
+    """ALiBi whose slopes, one a head for all layers, are trained from ALiBi's own.
+
+    Nothing keeps a slope above 0: a head may come to prefer what is far. They are not decayed.
+    """
+
+    trained = True
+
+    def __init__(self, cfg: ModelConfig, causal: bool):
+        super().__init__(cfg, causal)
+        self.slopes = parameters.declare((cfg.num_heads,), _start)
+
+    def slopes_H(self) -> jax.Array:
+        return self.slopes[...]
+
+
+def slopes(num_heads: int) -> np.ndarray:
+    """2^(-8h/H), h = 1 … H, for a power of two: float64[H].
+
+    Other numbers have those of the power c below, then every other one of 2c.
+    """
+    below = 2 ** (num_heads.bit_length() - 1)
+    first = 2.0 ** (-8 * np.arange(1, below + 1) / below)
+    between = 2.0 ** (-4 * np.arange(1, 2 * below, 2) / below)
+    return np.concatenate([first, between])[:num_heads]
+
+
+def linear_bias(
+    slopes_H: jax.Array, q_positions_BL: jax.Array, k_positions_BS: jax.Array
+) -> jax.Array:
+    """-s_h |i - j|, float32[B, H, L, S]."""
+    away_BLS = jnp.abs(distances(q_positions_BL, k_positions_BS)).astype(jnp.float32)
+    return -slopes_H[None, :, None, None] * away_BLS[:, None]
+
+
+def _start(key: jax.Array, shape: Sequence[int]) -> jax.Array:
+    return jnp.asarray(slopes(shape[0]), jnp.float32)
