@@ -168,14 +168,7 @@ class RunConfig(Section):
             section.check()
         self.objective.check_model(self.model.architecture, self.model.head.kind)
         self.data.check_objective(self.objective)
-        for name in ("length", "target_length"):
-            if getattr(self.data, name) > self.model.max_length:
-                refuse(
-                    f"data.{name}",
-                    f"{getattr(self.data, name)} is more than model.max_length = "
-                    f"{self.model.max_length}",
-                    "raise the latter",
-                )
+        self._check_lengths()
         steps = self.train.num_steps
         if self.schedule.has_end and not self.schedule.decay_steps:
             if steps and self.schedule.warmup_steps >= steps:
@@ -185,10 +178,30 @@ class RunConfig(Section):
                     "lower it, or set schedule.decay_steps",
                 )
 
+    def _check_lengths(self) -> None:
+        """Ids that a row of the data may have and the model has not are refused here."""
+        longest, position = self.model.max_length, self.model.position
+        for name in ("length", "target_length"):
+            where, length = f"data.{name}", getattr(self.data, name)
+            if length > longest:
+                what = f"{length} is more than model.max_length = {longest}"
+                refuse(where, what, "raise the latter")
+            position.source.check_length(where, length, longest)
+            if "learned" in self.model.position_kinds:
+                position.source.check_table(where, length, longest)
+
     def resolve(
-        self, *, vocab_size: int, steps_per_epoch: float, num_classes: int = 0
+        self,
+        *,
+        vocab_size: int,
+        steps_per_epoch: float,
+        num_classes: int = 0,
+        digits: tuple[int, ...] = (),
     ) -> "RunConfig":
-        """Fills what only the data can tell: vocabulary, classes, number of steps, decay steps."""
+        """Fills what only the data can tell: vocabulary, classes, number of steps, decay steps.
+
+        `digits` are the tokens that abacus positions count.
+        """
         asked = self.model.vocab_size, self.model.head.num_classes
         if asked[0] and asked[0] < vocab_size:
             refuse(
@@ -207,9 +220,13 @@ class RunConfig(Section):
         bounds = [self.train.num_steps, by_epochs if self.train.num_epochs else 0]
         steps = min(bound for bound in bounds if bound)
         head = replace(self.model.head, num_classes=asked[1] or num_classes)
+        position = self.model.position
+        position = replace(position, source=position.source.with_digits(digits))
         resolved = replace(
             self,
-            model=replace(self.model, vocab_size=asked[0] or vocab_size, head=head),
+            model=replace(
+                self.model, vocab_size=asked[0] or vocab_size, head=head, position=position
+            ),
             train=replace(self.train, num_steps=steps, num_epochs=0.0),
             schedule=self.schedule.ending_at(steps),
         )
