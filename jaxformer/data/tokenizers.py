@@ -22,6 +22,7 @@ PAD_NAMES = ("<pad>", "[PAD]", "<|pad|>", "<|finetune_right_pad_id|>")
 BOS_NAMES = ("<s>", "[CLS]", "<bos>", "<|begin_of_text|>", "<|startoftext|>", "<|endoftext|>")
 EOS_NAMES = ("</s>", "[SEP]", "<eos>", "<|end_of_text|>", "<|endoftext|>")
 MASK_NAMES = (MASK, "[MASK]")
+JOINED_DIGITS = re.compile(r"[0-9]{2,}|[ĠĊ▁ ][0-9]+")  # with a space before, as BPE may have it
 PIECE = 2**18  # characters: longer texts go to the library in pieces, which bounds its memory
 PIECES = 64  # pieces encoded at a time
 
@@ -72,6 +73,22 @@ class Tokenizer:
     def token(self, index: int) -> str:
         """The written form of one id, special tokens included; '' outside the vocabulary."""
         return self._backend.id_to_token(int(index)) or ""
+
+    def digits(self) -> tuple[int, ...]:
+        """The ids of the tokens that are a digit, 0 … 9.
+
+        Raises UserError where there are none, or where digits share tokens with others.
+        """
+        where = "model.position.source.kind"
+        mend = "choose data.tokenizer.kind = char, byte or word, which make each digit a token"
+        vocab = self._backend.get_vocab()
+        if joined := sorted(token for token in vocab if JOINED_DIGITS.fullmatch(token)):
+            what = f"is abacus, which counts digits, but {joined[0]!r} is one token"
+            raise UserError(where, what, mend)
+        found = sorted(vocab[digit] for digit in "0123456789" if digit in vocab)
+        if not found:
+            raise UserError(where, "is abacus, but the tokenizer has no digits", mend)
+        return tuple(found)
 
     def has(self, names: Iterable[str]) -> bool:
         """Whether one of the names is a token."""

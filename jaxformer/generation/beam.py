@@ -101,6 +101,7 @@ def beam_search(
     pad_id: int = 0,
     length_penalty: LengthPenalty = NO_PENALTY,
     num_return: int = 1,
+    rows_B: np.ndarray | None = None,
 ) -> Beams:
     """The best continuations of each prompt that beam search finds; arguments as for `generate`.
 
@@ -121,6 +122,7 @@ def beam_search(
         max_new_tokens=max_new_tokens,
         bos_id=bos_id,
         eos_id=eos_id,
+        rows_B=rows_B,
     )
     graphdef, state = nnx.split(model)
     longest = int(inputs.limits_B.max())

@@ -56,12 +56,14 @@ def generate(
     eos_id: int,
     bos_id: int = 1,
     pad_id: int = 0,
+    rows_B: np.ndarray | None = None,
 ) -> Generated:
     """Continues each prompt until `eos_id` (-1: none) or for `max_new_tokens` (one or int[B]).
 
     Prompts are right-padded: of row b, `prompts_BP[b, :lengths_B[b]]` counts, the rest is ignored.
     An encoder-decoder takes sources, whose segment ids are 1, or 0 for padding; its prompts are
-    what the target starts with, `bos_id` alone unless they are given.
+    what the target starts with, `bos_id` alone unless they are given. Randomized positions are
+    drawn by the numbers of the examples, `rows_B`, unless given 0 … B - 1.
     Raises UserError for an empty prompt, ids outside the vocabulary, more tokens than a learned
     position table holds, or a model that does not generate.
     """
@@ -74,6 +76,7 @@ def generate(
         max_new_tokens=max_new_tokens,
         bos_id=bos_id,
         eos_id=eos_id,
+        rows_B=rows_B,
     )
     graphdef, state = nnx.split(model)
     longest = int(inputs.limits_B.max())

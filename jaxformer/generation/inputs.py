@@ -13,15 +13,19 @@ import numpy as np
 
 from jaxformer.errors import UserError
 from jaxformer.nn.cache import Cache, init_cache
-from jaxformer.nn.positions import position_bound
+from jaxformer.nn.positions.sources import document_limit, evaluation_ids, make_source
 
 
 class Inputs(NamedTuple):
-    """A batch to decode: right-padded prompts, most new tokens for each row, sources if any."""
+    """A batch to decode: right-padded prompts, most new tokens for each row, sources if any.
+
+    `rows_B` are the numbers of the examples, by which positions are drawn where they are.
+    """
 
     prompts_BP: np.ndarray | jax.Array
     lengths_B: np.ndarray | jax.Array
     limits_B: np.ndarray | jax.Array
+    rows_B: np.ndarray | jax.Array
     source_BS: np.ndarray | jax.Array | None
     source_segment_ids_BS: np.ndarray | jax.Array | None
 
@@ -35,8 +39,8 @@ def bucket(size: int) -> int:
 
 def room(config: Any, prompt_length: int, wanted: int) -> int:
     """The number of new tokens, up to `wanted`, that fit after a prompt; may be below 1."""
-    bound = position_bound(config)
-    return min(wanted, bound - prompt_length) if bound else wanted
+    most = document_limit(config).tokens
+    return min(wanted, most - prompt_length) if most else wanted
 
 
 def prepare(
@@ -49,6 +53,7 @@ def prepare(
     max_new_tokens: int | np.ndarray,
     bos_id: int,
     eos_id: int,
+    rows_B: np.ndarray | None,
 ) -> Inputs:
     """Checks and pads. Raises UserError for what the model cannot decode."""
     config = model.config
@@ -76,7 +81,9 @@ def prepare(
         source_BS = np.asarray(source_BS)
         segments_BS = np.ones_like(source_BS) if source_segment_ids is None else source_segment_ids
         source_BS, segments_BS = _sources(config, len(lengths_B), source_BS, segments_BS)
-    return Inputs(padded_BP, lengths_B.astype(np.int32), limits_B, source_BS, segments_BS)
+    rows_B = np.arange(len(lengths_B)) if rows_B is None else np.asarray(rows_B)
+    sizes = lengths_B.astype(np.int32), limits_B, rows_B.astype(np.int32)
+    return Inputs(padded_BP, *sizes, source_BS, segments_BS)
 
 
 def prefill(model: Any, inputs: Inputs, new: int) -> tuple[jax.Array, Cache]:
@@ -85,14 +92,19 @@ def prefill(model: Any, inputs: Inputs, new: int) -> tuple[jax.Array, Cache]:
     The source is encoded here, once, and its keys and values are kept in the cache.
     """
     batch_size, width = inputs.prompts_BP.shape
-    lengths_B = jnp.asarray(inputs.lengths_B)
-    extent_B = lengths_B + jnp.asarray(inputs.limits_B)
-    cache = init_cache(model.config, batch_size, width + new, model.dtype, extent_B)
+    lengths_B, config = jnp.asarray(inputs.lengths_B), model.config
+    ids_BC = _plan(config, inputs, width + new)
+    cache = init_cache(
+        config, batch_size, width + new, model.dtype, ids_BC.max(1) + 1, positions_BC=ids_BC
+    )
     if inputs.source_BS is not None:
-        hidden_BSD = model.encode(inputs.source_BS, inputs.source_segment_ids_BS)
+        source = inputs.source_BS, inputs.source_segment_ids_BS
+        source_ids_BS = evaluation_ids(config, *source, inputs.rows_B, "source_positions")
+        hidden_BSD = model.encode(*source, source_ids_BS)
         cache = model.attach(cache, hidden_BSD, inputs.source_segment_ids_BS)
     real_BP = (jnp.arange(width)[None] < lengths_B[:, None]).astype(jnp.int32)
-    out = _decoder(model)(inputs.prompts_BP, segment_ids=real_BP, cache=cache)
+    prompt_ids_BP = jnp.where(real_BP != 0, ids_BC[:, :width], 0)
+    out = _decoder(model)(inputs.prompts_BP, real_BP, prompt_ids_BP, cache)
     last_B1D = jnp.take_along_axis(out.hidden, (lengths_B - 1)[:, None, None], axis=1)
     # The readout of one position a row: the logits of the whole prompt are dead code.
     return model.readout(last_B1D[:, 0]), out.cache
@@ -103,8 +115,22 @@ def decode(
 ) -> tuple[jax.Array, Cache]:
     """Logits [B, V] after one more token; a row that is not real leaves its cache alone."""
     real_B1 = real_B.astype(jnp.int32)[:, None]
-    out = _decoder(model)(token_B[:, None], segment_ids=real_B1, cache=cache)
+    ids_B = make_source(model.config).next(token_B, *cache.planned())
+    ids_B1 = jnp.where(real_B, ids_B, 0)[:, None]
+    out = _decoder(model)(token_B[:, None], real_B1, ids_B1, cache)
     return out.logits[:, 0], out.cache
+
+
+def _plan(config: Any, inputs: Inputs, width: int) -> jax.Array:
+    """int32[B, C]: the ids of prompt and new tokens as a full forward pass would have them.
+
+    The last of n + m tokens is never fed back, so they have n + m - 1 ids.
+    """
+    prompts_BP = jnp.asarray(inputs.prompts_BP)
+    tokens_BC = jnp.pad(prompts_BP, ((0, 0), (0, width - prompts_BP.shape[1])))
+    total_B = jnp.asarray(inputs.lengths_B) + jnp.asarray(inputs.limits_B) - 1
+    segments_BC = (jnp.arange(width)[None] < total_B[:, None]).astype(jnp.int32)
+    return evaluation_ids(config, tokens_BC, segments_BC, jnp.asarray(inputs.rows_B))
 
 
 def _decoder(model: Any) -> Any:
@@ -130,10 +156,10 @@ def _sources(
     source_BS = np.where(real_BS, source_BS, 0)
     for row, ids in enumerate(source_BS):
         _check_ids(config, "source", row, ids)
-    bound, longest = position_bound(config), int(real_BS.sum(1).max())
-    if bound and longest > bound:
+    (most, field), longest = document_limit(config), int(real_BS.sum(1).max())
+    if most and longest > most:
         what = f"number {int(real_BS.sum(1).argmax())} has {longest} tokens"
-        raise UserError("source", what, f"model.max_length = {bound}: shorten it")
+        raise UserError("source", what, f"{field} allows {most}: shorten it")
     width = int(np.flatnonzero(real_BS.any(0)).max(initial=0)) + 1
     return _widen(source_BS[:, :width]), _widen(segments_BS[:, :width])
 
@@ -170,10 +196,10 @@ def _check_prompts(
     if eos_id >= config.vocab_size:
         what = f"is {eos_id}, outside the model's vocabulary of {config.vocab_size}"
         raise UserError("eos_id", what, "give -1 to never stop early")
-    bound, row = position_bound(config), int((lengths_B + limits_B).argmax())
-    if bound and lengths_B[row] + limits_B[row] > bound:
-        what = f"is {bound}, below {lengths_B[row]} prompt tokens + {limits_B[row]} new ones"
-        raise UserError("model.max_length", what, "shorten the prompt or ask for fewer tokens")
+    (most, field), row = document_limit(config), int((lengths_B + limits_B).argmax())
+    if most and lengths_B[row] + limits_B[row] > most:
+        what = f"is {most}, below {lengths_B[row]} prompt tokens + {limits_B[row]} new ones"
+        raise UserError(field, what, "shorten the prompt or ask for fewer tokens")
 
 
 def _check_ids(config: Any, where: str, row: int, ids: np.ndarray) -> None:

@@ -12,7 +12,7 @@ from jaxformer.generation.beam import NO_PENALTY, LengthPenalty, beam_search
 from jaxformer.generation.generate import generate
 from jaxformer.generation.inputs import room
 from jaxformer.generation.sampling import Greedy, Sampler
-from jaxformer.nn.positions import position_bound
+from jaxformer.nn.positions.sources import document_limit
 
 
 class Tokenizer(Protocol):
@@ -105,11 +105,11 @@ def translate(
     after = [tokenizer.eos_id] if add_eos else []
     encoded = [np.concatenate([before, tokenizer.encode(text), after]) for text in sources]
     config = model.config  # pyright: ignore[reportAttributeAccessIssue]
-    bound = position_bound(config)
+    most, field = document_limit(config)
     for row, ids in enumerate(encoded):
-        if bound and len(ids) > bound:
+        if most and len(ids) > most:
             what = f"number {row} has {len(ids)} tokens"
-            raise UserError("source", what, f"model.max_length = {bound}: shorten it")
+            raise UserError("source", what, f"{field} allows {most}: shorten it")
     shortest_first = sorted(range(len(encoded)), key=lambda row: len(encoded[row]))
     texts = [""] * len(encoded)
     for start in range(0, len(encoded), batch_size):
@@ -127,6 +127,7 @@ def translate(
             np.pad(source_BS, filling),
             np.pad(real_BS.astype(np.int32), filling),
             np.pad(limits_B, filling[0], constant_values=1),
+            np.pad(rows, filling[0]),
             beam_size,
             length_penalty,
         )
@@ -141,6 +142,7 @@ def _decode(
     source_BS: np.ndarray,
     segment_ids_BS: np.ndarray,
     limits_B: np.ndarray,
+    rows_B: np.ndarray,
     beam_size: int,
     length_penalty: LengthPenalty,
 ) -> list[np.ndarray]:
@@ -156,6 +158,7 @@ def _decode(
             eos_id=tokenizer.eos_id,
             bos_id=tokenizer.bos_id,
             pad_id=tokenizer.pad_id,
+            rows_B=rows_B,
         )
         return [ids[:n] for ids, n in zip(out.tokens, out.lengths, strict=True)]
     found = beam_search(
@@ -168,5 +171,6 @@ def _decode(
         bos_id=tokenizer.bos_id,
         pad_id=tokenizer.pad_id,
         length_penalty=length_penalty,
+        rows_B=rows_B,
     )
     return [ids[:n] for ids, n in zip(found.tokens_BNT[:, 0], found.lengths_BN[:, 0], strict=True)]

@@ -9,6 +9,7 @@ from jaxformer.models.encoder import Encoder
 from jaxformer.models.encoder_decoder import EncoderDecoder
 from jaxformer.models.output import Output
 from jaxformer.nn.dropout import RowKey
+from jaxformer.nn.positions.sources import give_ids
 
 
 def forward(
@@ -22,8 +23,11 @@ def forward(
 
     All batches have tokens, segment_ids and positions [B, L]; those of an encoder-decoder also
     source, source_segment_ids and source_positions [B, S]; those of a prefix language model also
-    prefix bool[B, L].
+    prefix bool[B, L]. The model's position source gives them their ids here: a key is the step's,
+    in training; without one this is an evaluation, and `rows` int32[B] numbers its examples.
     """
+    key = RowKey.of(key, len(batch["tokens"]))
+    batch = give_ids(model.config, batch, key)
     tokens_BL, segment_ids_BL, positions_BL = (
         batch[name] for name in ("tokens", "segment_ids", "positions")
     )

@@ -14,6 +14,7 @@ from jaxformer.nn.dropout import RowKey, dropout
 from jaxformer.nn.linear import Embedding
 from jaxformer.nn.norm import NORMS
 from jaxformer.nn.positions import make_encodings
+from jaxformer.nn.positions.sources import SOURCES
 from jaxformer.nn.stack import make_layers, run_layers
 from jaxformer.sharding import constrain
 
@@ -56,6 +57,9 @@ class Trunk(nnx.Module):
         """Hidden states [B, L, D] in the compute type, the cache with the new tokens, captures."""
         if unknown := set(capture) - set(CAPTURES):
             raise ValueError(f"capture has no {sorted(unknown)}, only {CAPTURES}")
+        kind = self.config.position.source.kind
+        if positions_BL is None and not SOURCES[kind].is_default:
+            raise ValueError(f"{kind} ids are not 0, 1, 2, …: give positions, by evaluation_ids")
         segments_BL = jnp.ones_like(tokens_BL) if segment_ids_BL is None else segment_ids_BL
         order_BL = masks.order(segments_BL)
         slots_BL, k_prefix = None, prefix_BL

@@ -57,7 +57,8 @@ class Cache:
     """Keys and values of all layers, and what each slot stands for.
 
     `layers` is a tuple with one LayerCache a layer, or a stacked one when layers are scanned.
-    `segment_ids_BC` is 0 in free slots; `length_B` counts the taken ones, and
+    `segment_ids_BC` is 0 in free slots, where `positions_BC` has what the call plans for the token
+    to come (see `nn/positions/sources.py`); `length_B` counts the taken ones, and
     `extent_B` is the largest position that the call may reach plus 1. In an encoder-decoder
     `source_layers` holds the cross-attention's keys and values of the source, written once.
     """
@@ -101,6 +102,12 @@ class Cache:
         """int32[B, L]: positions that continue each row's single document."""
         return self.length_B[:, None] + masks.order(segment_ids_BL)
 
+    def planned(self) -> tuple[jax.Array, jax.Array]:
+        """int32[B] twice: the position of each row's newest token, and what the next one has."""
+        slots_B2 = self.length_B[:, None] + jnp.array([[-1, 0]])
+        pair_B2 = jnp.take_along_axis(self.positions_BC, slots_B2, axis=1, mode="clip")
+        return pair_B2[:, 0], pair_B2[:, 1]
+
     def scatter(self, slots_BL: jax.Array, values_BL: jax.Array) -> jax.Array:
         """[B, C]: values of new tokens at their slots, zeros elsewhere."""
         empty_BC = jnp.zeros(self.positions_BC.shape, values_BL.dtype)
@@ -129,8 +136,12 @@ def init_cache(
     capacity: int,
     dtype: Any = jnp.float32,
     extent_B: jax.Array | None = None,
+    positions_BC: jax.Array | None = None,
 ) -> Cache:
-    """An empty cache for `capacity` tokens a row, which will be `extent_B` (None: capacity)."""
+    """An empty cache for `capacity` tokens a row, whose positions stay below `extent_B`.
+
+    None stands for the capacity. `positions_BC` are those planned for the tokens to come.
+    """
     shape = (batch_size, capacity, cfg.kv_heads, cfg.head_width)
 
     def layer(*leading: int) -> LayerCache:
@@ -143,4 +154,5 @@ def init_cache(
         layers = tuple(layer() for _ in range(cfg.num_layers))
     if extent_B is None:
         extent_B = jnp.full(batch_size, capacity, jnp.int32)
-    return Cache(layers, empty_BC, empty_BC, jnp.zeros(batch_size, jnp.int32), extent_B)
+    planned_BC = empty_BC if positions_BC is None else positions_BC
+    return Cache(layers, planned_BC, empty_BC, jnp.zeros(batch_size, jnp.int32), extent_B)

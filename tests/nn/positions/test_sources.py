@@ -1,0 +1,300 @@
+"""Which ids tokens get: check values of the papers, keyed draws, batches, generation."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from jaxformer.errors import UserError
+from jaxformer.generation import Greedy, beam_search, generate
+from jaxformer.models import forward
+from jaxformer.nn.dropout import RowKey
+from jaxformer.nn.positions.sources import ARRAYS, evaluation_ids, give_ids
+from tests import builders
+
+KEY = jax.random.key(5)
+DIGITS = (10, 11, 12, 13, 14, 15, 16, 17, 18, 19)
+SOURCE = "position.source."
+
+
+@functools.cache
+def config(kind, size=0, **changes):
+    digits = {f"{SOURCE}abacus.digits": DIGITS}
+    changes = {f"{SOURCE}kind": kind, f"{SOURCE}range": size} | digits | changes
+    return builders.model_config(**changes)
+
+
+def rows(*documents, width=None):
+    """Segment ids of one row that holds documents of these lengths, padded to `width`."""
+    ids = np.repeat(np.arange(1, len(documents) + 1), documents)
+    return np.pad(ids, (0, (width or len(ids)) - len(ids))).astype(np.int32)
+
+
+def batch_of(segments_BL, tokens_BL=None):
+    starts = np.diff(segments_BL, axis=1, prepend=-1) != 0
+    index = np.arange(segments_BL.shape[1])
+    since = index - np.maximum.accumulate(np.where(starts, index, 0), axis=1)
+    return {
+        "tokens": np.zeros_like(segments_BL) if tokens_BL is None else tokens_BL,
+        "segment_ids": segments_BL,
+        "positions": np.where(segments_BL != 0, since, 0).astype(np.int32),
+    }
+
+
+@functools.partial(jax.jit, static_argnames="cfg")
+def given(cfg, batch, key):
+    return give_ids(cfg, batch, key)
+
+
+def trained(cfg, batch, numbers=None, key=KEY):
+    numbers = np.arange(len(batch["tokens"])) if numbers is None else numbers
+    return np.asarray(given(cfg, batch, RowKey(key, jnp.asarray(numbers)))["positions"])
+
+
+def evaluated(cfg, batch):
+    return np.asarray(given(cfg, batch, None)["positions"])
+
+
+# Offset
+
+
+def test_a_document_starts_anywhere_that_it_fits_in_training_and_at_0_in_evaluation():
+    cfg = config("offset", 12)
+    batch = batch_of(np.tile(rows(5, width=7), (2000, 1)))
+    ids = trained(cfg, batch)
+    assert (ids[:, 5:] == 0).all(), "padding keeps 0"
+    assert (np.diff(ids[:, :5]) == 1).all()
+    counts = np.bincount(ids[:, 0], minlength=8)
+    assert counts.shape == (8,)  # 0 … 12 - 5: the last one has id 11, the last of the range
+    assert abs(counts - 250).max() < 4.5 * 250**0.5
+    np.testing.assert_array_equal(evaluated(cfg, batch), batch["positions"])
+    whole = batch_of(np.tile(rows(12), (20, 1)))
+    np.testing.assert_array_equal(trained(cfg, whole), whole["positions"])
+
+
+def test_without_a_range_the_whole_table_is_drawn_from():
+    batch = batch_of(np.tile(rows(4), (300, 1)))
+    assert trained(config("offset", max_length=9), batch).max() == 8
+    assert trained(config("randomized", max_length=9), batch).max() == 8
+
+
+# Randomized
+
+
+def test_a_sample_is_sorted_without_repeats_and_uniform():
+    """T = 5 of M = 20: E[id k] = (k + 1)(M + 1)/(T + 1) - 1, and every id as often as any other."""
+    cfg, count = config("randomized", 20), 6000
+    ids = trained(cfg, batch_of(np.tile(rows(5, width=8), (count, 1))))
+    assert (ids[:, 5:] == 0).all(), "padding keeps 0"
+    ids = ids[:, :5]
+    assert (np.diff(ids) > 0).all()
+    assert ids.min() >= 0
+    assert ids.max() < 20
+    error = ids.std(0) / count**0.5
+    assert (abs(ids.mean(0) - [2.5, 6, 9.5, 13, 16.5]) < 4 * error).all()
+    occurrences = np.bincount(ids.ravel(), minlength=20)
+    assert abs(occurrences - count / 4).max() < 4.5 * (count / 4 * 0.75) ** 0.5
+    assert len(np.unique(ids, axis=0)) > 4000  # of 15,504
+
+
+def test_a_sample_of_the_whole_range_is_the_range():
+    whole = batch_of(np.stack([rows(6), rows(6)]))
+    np.testing.assert_array_equal(trained(config("randomized", 6), whole), whole["positions"])
+
+
+def test_evaluation_draws_by_the_example_whatever_the_batch():
+    cfg = config("randomized", 50)
+    batch = batch_of(np.tile(rows(7, width=9), (6, 1))) | {"rows": np.arange(20, 26)}
+    together = evaluated(cfg, batch)
+    assert len(np.unique(together, axis=0)) == 6
+    part = {name: array[[4, 1]] for name, array in batch.items()}
+    np.testing.assert_array_equal(evaluated(cfg, part), together[[4, 1]])
+    wide = batch_of(np.tile(rows(7, width=30), (6, 1))) | {"rows": batch["rows"]}
+    np.testing.assert_array_equal(evaluated(cfg, wide)[:, :9], together)
+
+
+def test_ids_that_a_task_gives_twice_are_drawn_once():
+    """Coupled ids stay coupled: id i becomes the i-th smallest of the sample."""
+    batch = batch_of(rows(6)[None]) | {"positions": np.array([[0, 1, 2, 2, 1, 0]], np.int32)}
+    ids = trained(config("randomized", 50), batch)[0]
+    assert (np.diff(ids[:3]) > 0).all()
+    np.testing.assert_array_equal(ids[3:], ids[2::-1])
+
+
+# Abacus
+
+
+def test_abacus_counts_along_each_number():
+    """BOS 1 2 + 3 4 5 = 6 7 EOS, as in McLeish et al.'s code."""
+    tokens = np.array([[1, 11, 12, 3, 13, 14, 15, 4, 16, 17, 2]], np.int32)
+    cfg = config("abacus", max_length=128)
+    batch = batch_of(np.ones_like(tokens), tokens)
+    expected = [0, 1, 2, 0, 1, 2, 3, 0, 1, 2, 0]
+    assert evaluated(cfg, batch)[0].tolist() == expected
+    many = {name: np.repeat(array, 2000, 0) for name, array in batch.items()}
+    cfg = config("abacus", **{"max_length": 128, f"{SOURCE}abacus.max_offset": 4})
+    ids = trained(cfg, many)
+    offsets = ids[:, 1] - 1
+    np.testing.assert_array_equal(ids, np.where(expected, expected + offsets[:, None], 0))
+    counts = np.bincount(offsets, minlength=5)
+    assert counts.shape == (5,)
+    assert abs(counts - 400).max() < 4.5 * 400**0.5
+
+
+def test_a_number_ends_with_its_document():
+    tokens = np.array([[0, 11, 12, 13, 14, 0]], np.int32)
+    segments = np.array([[0, 1, 1, 2, 2, 0]], np.int32)
+    ids = evaluated(config("abacus", max_length=128), batch_of(segments, tokens))
+    assert ids[0].tolist() == [0, 1, 2, 1, 2, 0]
+
+
+# Draws
+
+
+@pytest.mark.parametrize("kind", ["offset", "randomized", "abacus"])
+def test_draws_depend_on_the_step_the_row_the_site_and_the_document_alone(kind):
+    """All in one shape: microbatches are in tests/training/test_step.py."""
+    cfg = config(kind, 0 if kind == "abacus" else 999, max_length=1024)
+    batch = pair_of(np.tile(rows(5, 4, 3, width=14), (8, 1)))
+    together = trained(cfg, batch)
+    order = np.array([5, 0, 7, 2, 2, 1, 3, 6])
+    np.testing.assert_array_equal(trained(cfg, batch, order), together[order])
+    left = pair_of(np.roll(batch["segment_ids"], 2, axis=1))
+    np.testing.assert_array_equal(trained(cfg, left)[:, 2:], together[:, :12])
+    firsts = together[:, [0, 5, 9]]  # of each document
+    assert len({tuple(first) for first in firsts.T}) == 3
+    assert len(np.unique(firsts[:, 0])) > 4
+    assert (trained(cfg, batch, key=jax.random.fold_in(KEY, 1)) != together).any()
+    both = given(cfg, batch, RowKey(KEY, jnp.arange(8)))
+    assert (both["source_positions"] != both["positions"]).any()
+
+
+def pair_of(segments_BL):
+    """A batch whose source and target are the same digits."""
+    batch = batch_of(segments_BL, np.full_like(segments_BL, 11))
+    both = {f"source_{name}": batch[name] for name in ("positions", "segment_ids")}
+    return batch | both | {"source": batch["tokens"]}
+
+
+# Models
+
+
+def model_of(kind, size=0, **changes):
+    """Learned and rotary positions both: an id, and a distance, changes the logits."""
+    changes = {
+        "position.kind": "learned",
+        "layer_pattern": "rope",
+        "max_length": 40,
+        "vocab_size": 24,
+        "num_layers": 1,
+        "d_model": 8,
+        "tie_embeddings": False,
+    } | changes
+    return builders.make_model(config(kind, size, **changes), seed=3)
+
+
+@functools.cache
+def logits(model):
+    """(batch, key) -> logits, jitted."""
+    graphdef, state = nnx.split(model)
+    return jax.jit(lambda batch, key: forward(nnx.merge(graphdef, state), batch, key=key).logits)
+
+
+def test_a_batch_gets_its_ids_in_forward():
+    """New ones in training, others in evaluation."""
+    model = model_of("randomized")
+    tokens = np.random.default_rng(0).integers(3, 24, (4, 9)).astype(np.int32)
+    batch = batch_of(np.tile(rows(6, width=9), (4, 1)), tokens) | {"rows": np.arange(30, 34)}
+    graphdef, state = nnx.split(model)
+    call = jax.jit(lambda *arrays: nnx.merge(graphdef, state)(*arrays).logits)
+    seen = []
+    for key in (None, RowKey(KEY, jnp.arange(4))):
+        ids = given(model.config, batch, key)["positions"]
+        expected = call(tokens, batch["segment_ids"], ids)
+        np.testing.assert_allclose(logits(model)(batch, key), expected, atol=1e-5)
+        seen.append(np.asarray(ids))
+    assert (seen[0] != seen[1]).any()
+
+
+def test_a_model_alone_does_not_guess_ids():
+    tokens = np.ones((1, 4), np.int32)
+    for kind in ("randomized", "abacus"):
+        with pytest.raises(ValueError, match=f"{kind} ids are not 0, 1, 2"):
+            builders.apply(config(kind), builders.random_params(config(kind)), tokens)
+
+
+PROMPTS = np.array([[1, 12, 13, 4, 15, 5], [11, 6, 0, 0, 0, 0], [12, 12, 5, 0, 0, 0]], np.int32)
+LENGTHS = np.array([6, 2, 3], np.int32)
+
+
+@pytest.mark.parametrize("kind", ["randomized", "abacus"])
+def test_cached_generation_equals_the_forward_pass_with_the_same_ids(kind):
+    """And so does a teacher-forced row of as many tokens: its ids are those of generation."""
+    digits = tuple(range(5, 24, 2))
+    model = model_of(kind, **{f"{SOURCE}abacus.digits": digits})
+    numbers = np.array([3, 0, 8])
+    count = np.array([9, 5, 9])
+    out = generate(
+        model, PROMPTS, LENGTHS, max_new_tokens=count, sampler=Greedy(), key=KEY, eos_id=-1,
+        rows_B=numbers,
+    )  # fmt: skip
+    tokens, sizes = np.zeros((3, 16), np.int32), LENGTHS + count - 1
+    for row, (length, new) in enumerate(zip(LENGTHS, count, strict=True)):
+        tokens[row, :length] = PROMPTS[row, :length]
+        tokens[row, length : length + new] = out.tokens[row, :new]
+    segments = (np.arange(16) < sizes[:, None]).astype(np.int32)
+    batch = batch_of(segments, tokens * segments) | {"rows": numbers}
+    guesses = np.asarray(logits(model)(batch, None).argmax(-1))
+    for row, (length, new) in enumerate(zip(LENGTHS, count, strict=True)):
+        assert (
+            guesses[row, length - 1 : length + new - 1].tolist() == out.tokens[row, :new].tolist()
+        )
+    assert len(np.unique(out.tokens)) > 3
+    found = beam_search(
+        model, PROMPTS, LENGTHS, max_new_tokens=count, beam_size=1, eos_id=-1, rows_B=numbers
+    )
+    np.testing.assert_array_equal(found.tokens_BNT[:, 0], out.tokens)
+    if kind == "abacus":
+        assert 5 < np.isin(out.tokens[:2], digits).sum() < 14, "numbers that end are to be written"
+    if kind == "randomized":
+        other = generate(
+            model, PROMPTS, LENGTHS, max_new_tokens=count, sampler=Greedy(), key=KEY, eos_id=-1
+        )
+        assert (other.tokens != out.tokens).any()
+
+
+def test_a_source_of_an_encoder_decoder_has_ids_of_its_own():
+    model = model_of("randomized", 30, architecture="encoder_decoder")
+    source = np.random.default_rng(1).integers(3, 24, (3, 8)).astype(np.int32)
+    out = generate(
+        model, source_BS=source, max_new_tokens=6, sampler=Greedy(), key=KEY, eos_id=-1
+    )  # fmt: skip
+    tokens = np.concatenate([np.ones((3, 1), np.int32), out.tokens[:, :-1]], 1)
+    batch = batch_of(np.ones_like(tokens), tokens) | {
+        "source": source,
+        "source_segment_ids": np.ones_like(source),
+        "source_positions": np.tile(np.arange(8, dtype=np.int32), (3, 1)),
+    }
+    np.testing.assert_array_equal(logits(model)(batch, None).argmax(-1), out.tokens)
+    shape = jnp.asarray(source), jnp.ones_like(source), jnp.arange(3)
+    ids, apart = (evaluation_ids(model.config, *shape, name) for name in ARRAYS)
+    assert (np.asarray(ids) != np.asarray(apart)).any()
+
+
+@pytest.mark.parametrize(
+    ("kind", "size", "message"),
+    [
+        ("randomized", 14, r"model\.position\.source\.range: is 14, below 6 prompt tokens \+ 9"),
+        ("offset", 0, r"model\.max_length: is 14, below 6 prompt tokens \+ 9"),
+        ("abacus", 0, r"model\.max_length: is 13, below 6 prompt tokens \+ 9"),
+    ],
+)
+def test_generation_needs_an_id_for_every_token(kind, size, message):
+    model = model_of(kind, size, max_length=20 if size else 14)
+    with pytest.raises(UserError, match=message):
+        generate(
+            model, PROMPTS, LENGTHS, max_new_tokens=9, sampler=Greedy(), key=KEY, eos_id=-1
+        )  # fmt: skip
