@@ -1,7 +1,7 @@
-"""Quality by length: the syntax of `--lengths`, and a task evaluated at each length."""
+"""Quality by length: the syntax of `--lengths`, and a task's or a text's examples at each."""
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -35,8 +35,32 @@ def parse_lengths(text: str) -> tuple[int, ...]:
 
 
 def trained_up_to(cfg: RunConfig) -> int:
-    """The greatest length in the training data of a task: modifiers of an agreement sentence."""
-    return {"agreement": cfg.data.agreement.max_modifiers}[cfg.data.source]
+    """The greatest length in training: modifiers of an agreement sentence, tokens of a text."""
+    return {"agreement": cfg.data.agreement.max_modifiers}.get(cfg.data.source, cfg.data.length)
+
+
+def fits(cfg: RunConfig, length: int, needs: int, strict: bool) -> bool:
+    """Whether no learned table ends before the `needs` positions of a length do.
+
+    Where one does, `strict` raises UserError.
+    """
+    bound = position_bound(cfg.model)
+    if strict and bound and needs > bound:
+        raise UserError(
+            "model.max_length",
+            f"is {bound}, but length {length} needs {needs} learned positions",
+            "evaluate shorter lengths, or train with a greater one or other positions",
+        )
+    return not bound or needs <= bound
+
+
+class Examples(Protocol):
+    """Test examples of one length."""
+
+    @property
+    def length(self) -> int: ...
+
+    def batches(self, batch_size: int, bound: int) -> Iterator[Batch]: ...
 
 
 class LengthExamples:
@@ -79,16 +103,10 @@ def draw_lengths(
     Where a learned position table ends before a length does, `strict` raises UserError; otherwise
     that length and all above it are left out.
     """
-    drawn, bound = [], position_bound(cfg.model)
+    drawn = []
     for length in sorted(lengths):
         examples = LengthExamples(task, length, num_examples, seed)
-        if bound and examples.longest > bound:
-            if strict:
-                raise UserError(
-                    "model.max_length",
-                    f"is {bound}, but length {length} needs {examples.longest} learned positions",
-                    "evaluate shorter lengths, or train with a greater one or other positions",
-                )
+        if not fits(cfg, length, examples.longest, strict):
             break
         drawn.append(examples)
     return drawn
@@ -98,17 +116,16 @@ def evaluate_lengths(
     evaluators: tuple[Evaluator, ...],
     graphdef: Any,
     params: Any,
-    drawn: list[LengthExamples],
+    drawn: Sequence[Examples],
     cfg: RunConfig,
 ) -> dict[int, Mapping[str, Total]]:
-    """Totals of all evaluators at each length."""
-    bound = position_bound(cfg.model)
-    return {
-        examples.length: evaluate_batches(
-            evaluators, graphdef, params, examples.batches(cfg.eval.batch_size, bound)
-        )
-        for examples in drawn
-    }
+    """Totals of all evaluators at each length; those that counted nothing are left out."""
+    bound, found = position_bound(cfg.model), {}
+    for examples in drawn:
+        batches = examples.batches(cfg.eval.batch_size, bound)
+        totals = evaluate_batches(evaluators, graphdef, params, batches)
+        found[examples.length] = {name: total for name, total in totals.items() if total.weight}
+    return found
 
 
 def _widen(rows_BL: np.ndarray, width: int) -> np.ndarray:

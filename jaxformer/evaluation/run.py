@@ -162,7 +162,8 @@ def _show(
     if first.by_length:
         name, trained = _length_name(run), trained_up_to(cfg)
         left_out = [n for n in asked if n not in first.by_length]
-        bound = f"model.max_length = {cfg.model.max_length} or the text"
+        bound = f"model.max_length = {cfg.model.max_length}"
+        bound += "" if cfg.data.is_task else " or the validation text"
         note = f"\nLeft out, longer than {bound}: {left_out}\n" if left_out else ""
         if only:
             table = tables.by_length(first.by_length, name, trained)

@@ -127,8 +127,8 @@ def test_what_the_data_does_not_have_is_refused(tmp_path):
         source="text", path=str(path), tokenizer={"kind": "char", "path": "", "vocab_size": 0}
     )
     suite = small_suite(run)
-    with pytest.raises(UserError, match=r"lengths: are given, but data\.source = text"):
-        evaluate(run, data, suite, tmp_path / "eval", lengths=(3,))
+    with pytest.raises(UserError, match=r"lengths: have 500, but the validation data fill"):
+        evaluate(run, data, suite, tmp_path / "eval", lengths=(3, 500))
     agreement = dataclasses.replace(suite, evaluators=("agreement",))
     with pytest.raises(UserError, match=r"suite\.evaluators: has agreement"):
         evaluate(run, data, agreement, tmp_path / "eval")

@@ -47,7 +47,9 @@ class Rope(PositionEncoding):
         if stretch_BLM is None:
             return angles_BLM
         # Frequencies that differ by document are float32: off by 1e-2 at position 65,535.
-        plain_BLM = positions_BL[..., None].astype(jnp.float32) * w_M.astype(jnp.float32)
+        plain_BLM = (
+            positions_BL[..., None].astype(jnp.float32) * w_M.astype(jnp.float32)[None, None]
+        )
         stretched_BL1 = extents_BL[..., None] > self.length
         return jnp.where(stretched_BL1, plain_BLM * stretch_BLM, angles_BLM)
 
