@@ -12,7 +12,7 @@ import warnings
 
 from jaxformer import cli
 
-ENTRIES = {"train.py": cli.run_train, "eval.py": cli.run_eval}
+ENTRIES = {"train.py": cli.run_train, "eval.py": cli.run_eval, "sweep.py": cli.run_sweep}
 
 
 def run(argv: list[str]) -> tuple[int, str, str]:
@@ -47,6 +47,7 @@ def main() -> None:
     # Imported before the forks: no device is touched by importing.
     import jaxformer.data
     import jaxformer.evaluation.run
+    import jaxformer.experiments.sweep
     import jaxformer.progress
     import jaxformer.run
     import jaxformer.training.loop  # noqa: F401

@@ -32,7 +32,7 @@ DIRECT: dict[str, set[str]] = {
     "generation": {"models"},
     "evaluation": {"generation", "data", "checkpoint", "losses"},
     "training": {"models", "data", "evaluation", "checkpoint", "losses"},
-    "experiments": {"training", "evaluation"},
+    "experiments": {"training", "evaluation", "run", "progress"},
     "interop": {"models", "data"},
     "analysis": {"models"},
     "run": {"models", "data", "checkpoint"},

@@ -27,8 +27,11 @@ MUTABLE = (
 _held: set[Path] = set()
 
 
-def writable(workdir: str | os.PathLike[str]) -> Path:
-    """Makes the directory where it is missing; raises UserError where it cannot be written."""
+def writable(workdir: str | os.PathLike[str], flag: str = "workdir") -> Path:
+    """Makes the directory where it is missing; raises UserError where it cannot be written.
+
+    `flag` is the one that named it.
+    """
     path = Path(workdir).absolute()
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -36,17 +39,17 @@ def writable(workdir: str | os.PathLike[str]) -> Path:
             return path
     except OSError as error:
         what = f"cannot be written ({error.strerror or error})"
-        raise UserError(f"workdir {path}", what, "choose another --workdir") from error
+        raise UserError(f"{flag} {path}", what, f"choose another --{flag}") from error
 
 
 @contextlib.contextmanager
-def locked(workdir: str | os.PathLike[str]) -> Iterator[Path]:
+def locked(workdir: str | os.PathLike[str], flag: str = "workdir") -> Iterator[Path]:
     """Makes the directory and holds it for this process; the lock ends with the process.
 
     A process that holds it may take it again within.
     Raises UserError where it cannot be written or another process holds it.
     """
-    path = writable(workdir)
+    path = writable(workdir, flag)
     if path in _held:
         yield path
         return
@@ -56,9 +59,9 @@ def locked(workdir: str | os.PathLike[str]) -> Iterator[Path]:
         except OSError as error:
             file.seek(0)
             raise UserError(
-                f"workdir {path}",
+                f"{flag} {path}",
                 f"is in use by process {file.read().strip() or 'unknown'}",
-                "wait for it or choose another --workdir",
+                f"wait for it or choose another --{flag}",
             ) from error
         file.seek(0)
         file.truncate()

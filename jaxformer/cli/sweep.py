@@ -1,0 +1,106 @@
+"""sweep.py: trains and evaluates a config under every setting of its axes, with several seeds."""
+
+from pathlib import Path
+from typing import Any
+
+from absl import flags
+
+from jaxformer.cli.start import FLAGS, OK, define_config, start
+from jaxformer.errors import UserError
+
+USAGE = """\
+usage: python sweep.py --config=configs/NAME.py[:ARG] --axis=FIELD=VALUE,… --out=DIR [flags]
+
+  --config    a file with get_config(); --config.FIELD=VALUE changes it for all cells
+  --axis      a field and the values it takes, e.g. model.position.kind=none,rope,alibi; several
+              axes form a grid. A value may set more fields: t5+model.position.t5.max_distance=32
+  --seeds     runs of each setting, seeds config.seed and those that follow; default 5
+  --suite     a file in configs/eval/ by name; default the one for the data
+  --lengths   lengths to evaluate at, e.g. 0:10 or 64,128,256; default the suite's
+  --out       where cells, results.csv and table.md go; the same command resumes
+  --report    only write results.csv and table.md of the cells in --out; needs no --config
+  --dry_run   list the cells; train and write nothing
+  --debug     show the traceback of an error
+"""
+
+
+def run_sweep() -> None:
+    """The entry point of sweep.py."""
+    define_config()
+    flags.DEFINE_multi_string("axis", [], "A field and its values.")
+    flags.DEFINE_integer("seeds", 5, "Seeds of each setting.", lower_bound=1)
+    flags.DEFINE_string("suite", "", "A file in configs/eval/ by name.")
+    flags.DEFINE_string("lengths", "", "Lengths to evaluate at.")
+    flags.DEFINE_string("out", "", "Where cells and results go.")
+    flags.DEFINE_bool("report", False, "Only aggregate what is there.")
+    flags.DEFINE_bool("dry_run", False, "List the cells.")
+    start(_sweep, USAGE)
+
+
+def _sweep() -> int:
+    if FLAGS.report and FLAGS.dry_run:
+        raise UserError("--report", "and --dry_run are given", "leave one out")
+    if FLAGS.config is None and (FLAGS.axis or not FLAGS.report):
+        raise UserError("--config", "is missing", "give a file such as configs/agreement.py")
+    if not FLAGS.out and not FLAGS.dry_run:
+        raise UserError("--out", "is missing", "say where the sweep may write")
+
+    from jaxformer.experiments.results import read_cells, write_report
+
+    out = Path(FLAGS.out).absolute()
+    if FLAGS.report and FLAGS.config is None:
+        return _show(out, write_report(out, read_cells(out)))
+
+    from jaxformer.experiments.axes import parse_axis
+    from jaxformer.experiments.cells import plan
+    from jaxformer.experiments.sweep import run_sweep
+    from jaxformer.training.workdir import locked
+
+    axes = [parse_axis(text) for text in FLAGS.axis]
+    base: Any = FLAGS.config
+    jobs = plan(base.to_dict(), axes, FLAGS.seeds, suite=FLAGS.suite, lengths=FLAGS.lengths)
+    if FLAGS.dry_run:
+        _describe(jobs, out if FLAGS.out else None)
+        return OK
+    if FLAGS.report:
+        read_cells(out)  # refuses what is no sweep
+        return _show(out, write_report(out, [job.cell for job in jobs]))
+    with locked(out, "out"):
+        _share_compilations(out)
+        return _show(out, run_sweep(jobs, out))
+
+
+def _show(out: Path, table: str) -> int:
+    print(f"{table}\nwritten: {out / 'results.csv'}\n         {out / 'table.md'}")
+    return OK
+
+
+def _share_compilations(out: Path) -> None:
+    """Lets cells of equal shape share compiled programs, on the disk: a restart finds them too."""
+    import jax
+    from jax.experimental.compilation_cache import compilation_cache
+
+    if jax.config.values["jax_compilation_cache_dir"]:
+        return
+    jax.config.update("jax_compilation_cache_dir", str(out / "compiled"))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
+    compilation_cache.reset_cache()  # whether it is used was decided by the first compilation
+
+
+def _describe(jobs, out: Path | None) -> None:
+    """Prints what --dry_run promises."""
+    from jaxformer.evaluation.report import markdown
+    from jaxformer.experiments.sweep import is_finished
+
+    table = [
+        {
+            **job.cell.arm,
+            "seed": job.cell.seed,
+            "cell": job.cell.name,
+            "parameters": f"{job.num_parameters:,}",
+            "steps": f"{job.config.train.num_steps:,}",
+            "finished": out is not None and is_finished(out, job.cell),
+        }
+        for job in jobs
+    ]
+    print(f"{len(table)} cells\n\n{markdown(table)}")

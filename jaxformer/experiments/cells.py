@@ -1,0 +1,131 @@
+"""The cells of a sweep: a grid of settings times seeds, all checked before any is trained.
+
+A cell is one run: a config and a seed. Its name is a hash of the resolved config and of what its
+data hold, so that whatever would change its numbers makes it another cell.
+"""
+
+import copy
+import dataclasses
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+
+from jaxformer.config import RunConfig
+from jaxformer.data import Data, open_data, resolve
+from jaxformer.data.cache import fingerprint
+from jaxformer.errors import UserError
+from jaxformer.evaluation.lengths import parse_lengths
+from jaxformer.evaluation.suite import SuiteConfig, load_suite
+from jaxformer.experiments.axes import Axis, check_fields
+from jaxformer.models import abstract_params, build
+from jaxformer.sharding import check_batch, make_mesh
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell:
+    """One run of a sweep: its setting on each axis, its seed, and the name of its folder.
+
+    `evaluation` is a hash of the suite: results of another one are not the cell's.
+    """
+
+    arm: Mapping[str, str]
+    seed: int
+    name: str
+    evaluation: str
+
+    @property
+    def title(self) -> str:
+        return " ".join(
+            f"{name}={value}" for name, value in (*self.arm.items(), ("seed", self.seed))
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """What a cell trains, by its resolved config, and how that is evaluated."""
+
+    cell: Cell
+    config: RunConfig
+    suite: SuiteConfig
+    num_parameters: int
+
+
+def plan(
+    base: Mapping[str, Any],
+    axes: Sequence[Axis],
+    num_seeds: int,
+    *,
+    suite: str = "",
+    lengths: str = "",
+) -> list[Job]:
+    """Every cell: the product of the axes, the last one fastest, seeds in turn within.
+
+    Seed k is base["seed"] + k. `suite` is a name ('': the one for the data) and `lengths`, if
+    given, replaces its lengths; those that a model has no positions for are left out of its
+    results. Reads the data and checks every config; writes nothing. Raises UserError, which names
+    the cell.
+    """
+    if lengths:
+        parse_lengths(lengths)
+    check_fields(axes)
+    opened: dict[Any, Data] = {}
+    jobs: list[Job] = []
+    for settings in itertools.product(*(axis.settings for axis in axes)):
+        arm = {axis.field: setting.text for axis, setting in zip(axes, settings, strict=True)}
+        values = copy.deepcopy(dict(base))
+        for path, value in itertools.chain.from_iterable(s.changes for s in settings):
+            _set(values, path, value)
+        try:
+            cfg, fingerprint_of_data = _resolve(values, opened)
+            found = load_suite(suite, cfg.data, cfg.objective.kind)
+            found = dataclasses.replace(found, lengths=lengths) if lengths else found
+            jobs += _jobs(arm, cfg, found, num_seeds, fingerprint_of_data)
+        except UserError as error:
+            where = ", ".join(f"{name}={text}" for name, text in arm.items())
+            of = f" (in the cell {where})" if where else ""
+            raise UserError(error.where, error.what + of, error.mend) from error
+    seen: dict[str, Cell] = {}
+    for job in jobs:
+        other = seen.setdefault(job.cell.name, job.cell)
+        if other is not job.cell:
+            what = f"make one and the same cell of {other.title} and {job.cell.title}"
+            raise UserError("--axis", what, "leave one out")
+    return jobs
+
+
+def _resolve(values: Mapping[str, Any], opened: dict[Any, Data]) -> tuple[RunConfig, str]:
+    """The resolved config and what its data hold; `opened` keeps data, which no seed is part of."""
+    cfg = RunConfig.from_config_dict(values)
+    key = cfg.data, cfg.objective
+    if key not in opened:
+        opened[key] = open_data(dataclasses.replace(cfg, seed=0), None)
+    cfg = resolve(cfg, opened[key])
+    train = cfg.train
+    check_batch(make_mesh(cfg.mesh), "train.batch_size", train.batch_size, train.num_microbatches)
+    return cfg, opened[key].train.fingerprint
+
+
+def _jobs(
+    arm: Mapping[str, str], cfg: RunConfig, suite: SuiteConfig, num_seeds: int, data: str
+) -> list[Job]:
+    """The cells of one arm."""
+    parameters = jax.tree.leaves(abstract_params(build(cfg.model, cfg.compute_dtype)))
+    size = sum(math.prod(leaf.shape) for leaf in parameters)
+    evaluation = fingerprint("evaluation", suite.to_dict())
+    jobs = []
+    for seed in range(cfg.seed, cfg.seed + num_seeds):
+        seeded = dataclasses.replace(cfg, seed=seed)
+        seeded.check()
+        name = fingerprint("cell", seeded.to_dict(), data)
+        jobs.append(Job(Cell(arm, seed, name, evaluation), seeded, suite, size))
+    return jobs
+
+
+def _set(values: dict[str, Any], path: str, value: Any) -> None:
+    *above, name = path.split(".")
+    for part in above:
+        values = values[part]
+    values[name] = value

@@ -1,0 +1,90 @@
+"""A sweep: its cells one after another, each trained, evaluated and noted on the disk.
+
+A cell is a run directory of train.py under OUT/cells, which resumes and is evaluated like any
+other, and a record, cell.json, once it has come to an end. results.csv and table.md follow from the
+records alone.
+"""
+
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from jaxformer.data import open_data
+from jaxformer.errors import Preempted, TrainingFailed
+from jaxformer.evaluation.run import evaluate
+from jaxformer.experiments.cells import Cell, Job
+from jaxformer.experiments.results import (
+    Record,
+    folder_of,
+    read_record,
+    write_cells,
+    write_record,
+    write_report,
+)
+from jaxformer.progress import show_progress
+from jaxformer.run import load
+from jaxformer.training.loop import train
+from jaxformer.training.signals import stop_on_signal
+
+
+def is_finished(out: Path, cell: Cell) -> bool:
+    """Whether the cell has been trained and evaluated, and need not be again."""
+    record = read_record(out, cell)
+    return record is not None and not record.failed
+
+
+def run_sweep(jobs: Sequence[Job], out: Path) -> str:
+    """Runs what is not finished and returns the table of means.
+
+    Raises Preempted after a signal, all being saved, and at the end TrainingFailed where a cell
+    failed: the next start tries it again.
+    """
+    cells = [job.cell for job in jobs]
+    write_cells(out, cells)
+    waiting = [job for job in jobs if not is_finished(out, job.cell)]
+    if len(waiting) < len(jobs):
+        _say(f"{len(jobs) - len(waiting)} of {len(jobs)} cells are finished already")
+    shown = write_report(out, cells)
+    failed, began = [], time.monotonic()
+    with stop_on_signal() as stop:
+        for number, job in enumerate(waiting, 1):
+            cell, steps = job.cell, job.config.train.num_steps
+            _say(f"[{number}/{len(waiting)}] {cell.title} in cells/{cell.name}")
+            try:
+                record = _run(job, out)
+            except TrainingFailed as error:
+                _say(f"failed: {error}")
+                failed.append(cell.title)
+                record = Record(0, [], str(error))
+            write_record(out, cell, record)
+            shown = write_report(out, cells)
+            if number < len(waiting):
+                left = (time.monotonic() - began) / number * (len(waiting) - number)
+                _say(f"about {_duration(left)} to go")
+            if stop.name and number < len(waiting):
+                raise Preempted(steps, stop.name)
+    if failed:
+        raise TrainingFailed(f"{len(failed)} of {len(jobs)} cells: {'; '.join(failed)}")
+    return shown
+
+
+def _run(job: Job, out: Path) -> Record:
+    """Trains the cell to its end, from its newest checkpoint if there is one, and evaluates it."""
+    cfg, folder = job.config, folder_of(out, job.cell)
+    data = open_data(cfg, folder)
+    with show_progress(cfg.train.num_steps, cfg.train.log_every) as progress:
+        train(cfg, data, folder, progress=progress)
+    run = load(folder)
+    metrics = folder / "metrics.jsonl"
+    found = evaluate(run, data, job.suite, folder / "eval", metrics_path=metrics)
+    return Record(run.step, found.results)
+
+
+def _duration(seconds: float) -> str:
+    minutes = round(seconds / 60)
+    return f"{minutes // 60} h {minutes % 60} min" if minutes >= 60 else f"{max(1, minutes)} min"
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)

@@ -1,0 +1,260 @@
+"""Sweeps: killed anywhere they go on to the same results; nothing finished is done again."""
+
+import csv
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from jaxformer.errors import Preempted, TrainingFailed, UserError
+from jaxformer.evaluation.statistics import mean_std
+from jaxformer.experiments import sweep
+from jaxformer.experiments.cells import Cell
+from jaxformer.experiments.results import (
+    Record,
+    read_cells,
+    read_record,
+    write_cells,
+    write_record,
+    write_report,
+)
+from jaxformer.experiments.sweep import run_sweep
+from tests.experiments import tiny_sweep
+from tests.test_cli import ROOT, commands
+
+AXIS = "model.position.kind=none,learned"
+
+
+def rows(out):
+    with (out / "results.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
+def times(out):
+    """When the files of each cell were last written."""
+    return {
+        cell.name: max(path.stat().st_mtime_ns for path in cell.rglob("*") if path.is_file())
+        for cell in (out / "cells").iterdir()
+    }
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    path = tmp_path_factory.mktemp("sweep")
+    tiny_sweep.write_inputs(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def jobs(folder):
+    return tiny_sweep.jobs(folder, AXIS, seeds=2, lengths="4,8,16")
+
+
+@pytest.fixture(scope="module")
+def whole(folder, jobs):
+    """The sweep that nothing interrupts."""
+    out = folder / "whole"
+    assert "4 of 4 cells are finished" in run_sweep(jobs, out)
+    return out
+
+
+def test_results_have_a_row_for_each_cell_length_and_metric(whole, jobs):
+    found = rows(whole)
+    losses = [r for r in found if r["metric"] == "loss" and r["split"] == "test"]
+    keys = [(r["model.position.kind"], r["seed"], r["length"]) for r in losses]
+    assert keys == [
+        *[("none", seed, length) for seed in "01" for length in ("4", "8", "16")],
+        *[("learned", seed, length) for seed in "01" for length in ("4", "8")],  # 8 positions
+    ]
+    assert [r["cell"] for r in losses[::3]][:2] == [job.cell.name for job in jobs][:2]
+    assert {r["step"] for r in found} == {"6"}
+    assert len({r["value"] for r in losses}) == len(losses)
+    own = list(csv.DictReader((whole / "cells" / jobs[1].cell.name / "eval/results.csv").open()))
+    assert [r["value"] for r in own] == [
+        r["value"] for r in found if r["cell"] == jobs[1].cell.name
+    ]
+
+
+def test_the_table_has_mean_deviation_and_every_seed(whole):
+    text = (whole / "table.md").read_text()
+    found = [r for r in rows(whole) if (r["metric"], r["length"]) == ("loss", "8")]
+    of_none = [float(r["value"]) for r in found if r["model.position.kind"] == "none"]
+    mean, std = mean_std(of_none)
+    section = text.split("## loss, test, by length\n")[1].split("##")[0]
+    lines = [[c.strip() for c in line.split("|")[1:-1]] for line in section.split("\n") if line]
+    assert lines[0] == ["model.position.kind", "seeds", "4", "8", "16"]
+    assert lines[2][:2] == ["none", "2"]
+    assert lines[2][3] == f"{mean:.3f} ± {std:.3f}"
+    assert lines[3][4] == ""
+    seeds = text.split("## loss, test, by length: every seed\n")[1].split("##")[0]
+    assert all(f"{value:.4g}" in seeds for value in of_none)
+
+
+def test_a_finished_sweep_does_nothing_again(whole, jobs, capfd):
+    before, table = times(whole), (whole / "results.csv").read_bytes()
+    run_sweep(jobs, whole)
+    assert "4 of 4 cells are finished already" in capfd.readouterr().err
+    assert times(whole) == before
+    assert (whole / "results.csv").read_bytes() == table
+
+
+def start(folder, out):
+    command = [sys.executable, "-W", "error", "sweep.py", *tiny_sweep.flags(folder)]
+    command += [f"--axis={AXIS}", "--seeds=2", "--lengths=4,8,16", f"--out={out}"]
+    return subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+
+
+def test_a_sweep_killed_and_started_again_ends_with_equal_results(whole, jobs, folder, capfd):
+    """SIGKILL in the second cell, SIGTERM in the third, which exits with 75 as train.py does."""
+    out = folder / "killed"
+    for cell, number, status in (("[2/4]", signal.SIGKILL, -9), ("[2/3]", signal.SIGTERM, 75)):
+        process, inside = start(folder, out), False
+        assert process.stderr is not None
+        for line in process.stderr:
+            inside = inside or line.startswith(cell)
+            if inside and line.startswith("step 3/6"):
+                break
+        process.send_signal(number)
+        _, err = process.communicate(timeout=100)
+        assert process.returncode == status, err
+    assert "SIGTERM: saved at step" in err
+    assert len({row["cell"] for row in rows(out)}) == 2
+    done = [job.cell.name for job in jobs[:2]]
+    before = {name: times(out)[name] for name in done}
+    run_sweep(jobs, out)
+    err = capfd.readouterr().err
+    assert "2 of 4 cells are finished already" in err
+    assert "resuming from step" in err
+    assert (out / "results.csv").read_bytes() == (whole / "results.csv").read_bytes()
+    assert (out / "table.md").read_bytes() == (whole / "table.md").read_bytes()
+    assert {name: times(out)[name] for name in done} == before
+    assert not list(out.glob(".*partial"))
+
+
+def test_a_signal_during_evaluation_ends_the_sweep_after_that_cell(folder, monkeypatch):
+    def evaluate(*args, **kwargs):
+        os.kill(os.getpid(), signal.SIGTERM)
+        return original(*args, **kwargs)
+
+    original, out = sweep.evaluate, folder / "signalled"
+    monkeypatch.setattr(sweep, "evaluate", evaluate)
+    jobs = tiny_sweep.jobs(folder, "model.position.kind=none,rope")
+    with pytest.raises(Preempted, match="SIGTERM: saved at step 6"):
+        run_sweep(jobs, out)
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    assert read_record(out, jobs[0].cell) is not None
+    assert read_record(out, jobs[1].cell) is None
+
+
+def test_a_cell_that_fails_is_reported_and_the_rest_goes_on(folder, capfd):
+    out = folder / "failed"
+    jobs = tiny_sweep.jobs(folder, "schedule.peak_value=1e30,1e-3")
+    for _ in range(2):  # the second time only the failed cell is tried again
+        with pytest.raises(TrainingFailed, match=r"1 of 2 cells: schedule.peak_value=1e30 seed=0"):
+            run_sweep(jobs, out)
+        text = (out / "table.md").read_text()
+        assert text.startswith("1 of 2 cells are finished.\n\n## Failed\n")
+        assert "updates were not finite" in text
+        assert {row["schedule.peak_value"] for row in rows(out)} == {"1e-3"}
+    err = capfd.readouterr().err
+    assert err.count("[2/2] schedule.peak_value=1e-3") == 1
+    assert err.count("1e30 seed=0 in cells/") == 2
+
+
+def test_another_suite_evaluates_again_without_training(whole, folder, jobs, capfd):
+    out = folder / "again"
+    shutil.copytree(whole, out)
+    [job, *_] = tiny_sweep.jobs(folder, AXIS, seeds=2, lengths="8")
+    run_sweep([job], out)
+    assert "is finished: it has its 6 steps" in capfd.readouterr().err
+    assert {row["length"] for row in rows(out)} == {"", "8"}
+    kept = [r["value"] for r in rows(whole) if r["cell"] == job.cell.name and r["length"] == "8"]
+    values = [r["value"] for r in rows(out) if r["length"] == "8" and r["metric"] == "loss"]
+    assert values[0] in kept
+
+
+def test_results_are_kept_whatever_their_values_and_columns_are(tmp_path):
+    """Three seeds with written results: deviation by hand, nan, a column that only one arm has."""
+    cells = [Cell({"a.b": arm}, seed, f"{arm}{seed}", "e") for arm in "xy" for seed in range(3)]
+    write_cells(tmp_path, cells)
+    assert read_cells(tmp_path) == cells
+    for cell in cells[:5]:
+        row = {"split": "test", "length": 3, "metric": "loss", "value": 1.0 + cell.seed}
+        other = row | {"positions": "yarn:4", "value": float("nan")}
+        found = [row | {"positions": "trained"}, other] if cell.arm["a.b"] == "y" else [row]
+        write_record(tmp_path, cell, Record(9, found))
+    means = write_report(tmp_path, cells)
+    assert "5 of 6 cells are finished" in means
+    lines = [line.replace(" ", "") for line in means.splitlines()]
+    assert "|x||3|2.000±1.000|" in lines  # 1, 2, 3
+    assert "|y|trained|2|1.500±0.707|" in lines
+    assert "|y|yarn:4|2|nan|" in lines
+    assert [r["value"] for r in rows(tmp_path)] == ["1.0", "2.0", "3.0", "1.0", "", "2.0", ""]
+
+
+def test_what_is_no_sweep_is_refused(tmp_path):
+    with pytest.raises(UserError, match=r"has no sweep.json"):
+        read_cells(tmp_path)
+    (tmp_path / "sweep.json").write_text("{}")
+    with pytest.raises(UserError, match="cannot be read"):
+        read_cells(tmp_path)
+    cell = Cell({}, 0, "name", "e")
+    (tmp_path / "cells" / "name").mkdir(parents=True)
+    (tmp_path / "cells" / "name" / "cell.json").write_text("[")
+    with pytest.raises(UserError, match="delete it to evaluate again"):
+        read_record(tmp_path, cell)
+
+
+def bad_inputs(folder: Path) -> list[tuple[list[str], str, str]]:
+    """Command line, what its line starts with after `error: `, words it must contain."""
+    out = f"--out={folder / 'new'}"
+    good = ["sweep.py", *tiny_sweep.flags(folder), out]
+    return [
+        (["sweep.py", out], "--config", "is missing"),
+        (["sweep.py", "--config=configs/base.py"], "--out", "is missing"),
+        (["sweep.py", out, "--report", "--axis=model.d_model=8"], "--config", "is missing"),
+        ([*good, "--report", "--dry_run"], "--report", "--dry_run"),
+        ([*good, "--axis=model.position.kind"], "--axis", "gives no values"),
+        ([*good, "--axis=model.num_layer=1"], "model.num_layer", "did you mean model.num_layers"),
+        ([*good, "--axis=model.num_layers=1,two"], "model.num_layers", "a whole number"),
+        ([*good, "--axis=model.num_heads=2,3"], "model.d_model", "in the cell model.num_heads=3"),
+        ([*good, "--axis=data.path=none.txt"], "none.txt", "in the cell"),
+        ([*good, "--seeds=0"], "seeds", ""),
+        ([*good, "--config.model.num_layer=4"], "model.num_layer", "did you mean"),
+        ([*good, "--suite=none"], "suite", "choose from"),
+        ([*good, "--lengths=8:4"], "lengths", "8:4"),
+        ([*good, "--axes=model.d_model=8"], "--axes", "did you mean --axis"),
+        ([*good, "--report"], f"{folder / 'new'}", "has no sweep.json"),
+        ([*good[:-1], f"--out={folder / 'text.txt'}"], "out", "cannot be written"),
+    ]
+
+
+def test_commands(whole, folder):
+    """Bad input is one line, status 2, before anything is written; --report and --dry_run."""
+    table = (whole / "results.csv").read_bytes()
+    for name in ("results.csv", "table.md"):
+        (whole / name).unlink()
+    cases = bad_inputs(folder)
+    axes = ["--axis=model.position.kind=none,rope", "--axis=model.d_model=8,16", "--seeds=2"]
+    dry = ["sweep.py", *tiny_sweep.flags(folder), *axes, "--dry_run"]
+    good = [dry, ["sweep.py", f"--out={whole}", "--report"], ["sweep.py", "--help"]]
+    results = commands([*(case[0] for case in cases), *good])
+    wrong = []
+    for (argv, where, words), (status, _, err) in zip(cases, results, strict=False):
+        one = err.count("\n") == 1 and err.startswith(f"error: {where}")
+        if not (status == 2 and one and words in err):
+            wrong.append((argv[-2:], where, words, status, err[-600:]))
+    assert not wrong, "\n".join(map(str, wrong))
+    assert not (folder / "new").exists()
+    assert [status for status, _, _ in results[-3:]] == [0, 0, 0], results[-3:]
+    shown, report, usage = (out for _, out, _ in results[-3:])
+    assert shown.startswith("8 cells\n")
+    assert "| rope                |      16 |    1 |" in shown
+    assert "4 of 4 cells are finished" in report
+    assert (whole / "results.csv").read_bytes() == table
+    assert (whole / "table.md").exists()
+    assert "usage: python sweep.py" in usage
