@@ -64,7 +64,7 @@ GRID: dict[str, dict[str, dict[str, Any]]] = {
 }
 
 POSITION_SPREADS = {
-    "slopes": 0.5,
+    "log_slopes": 0.5,
     "buckets": 0.5,
     "r1": 0.5,
     "r2": 0.5,

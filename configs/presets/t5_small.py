@@ -1,7 +1,7 @@
-"""T5 small, version 1.0; Raffel et al. 2020 §3.1.1. 60,506,112 parameters.
+"""T5 small, version 1.0; Raffel et al. 2020 §3.1.1. 60,506,624 parameters.
 
-Published: 60,506,624, of which 512 are the relative position biases (32 buckets × 8 heads, a table
-each for encoder and decoder). Until position encoding 't5' exists there are none.
+512 of them are the relative position biases: 32 buckets × 8 heads, one set each for encoder and
+decoder, shared by their layers.
 """
 
 from typing import Any
@@ -30,7 +30,7 @@ def get_config() -> ConfigDict:
     m.feed_forward_bias = False
     m.scale_attention = False
     m.scale_logits = True
-    m.position.kind = "none"
+    m.position.kind = "t5"
     m.initializer = "t5"
     m.dropout.embedding = 0.1
     m.dropout.attention = 0.1

@@ -1,7 +1,7 @@
-"""T5 small, version 1.1: gated GELU (Shazeer 2020), untied head. 76,960,768 parameters.
+"""T5 small, version 1.1: gated GELU (Shazeer 2020), untied head. 76,961,152 parameters.
 
-Published: 76,961,152, of which 384 are the relative position biases (32 buckets × 6 heads, a table
-each for encoder and decoder). Dropout is off as in its pretraining; fine-tuning has .1.
+384 of them are the relative position biases (32 buckets × 6 heads, twice). Dropout is off as in
+its pretraining; fine-tuning has .1.
 """
 
 from typing import Any

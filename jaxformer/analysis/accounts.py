@@ -4,7 +4,8 @@ Conventions. A multiplication with its addition is 2 FLOPs; only matrix products
 Kaplan et al. 2020 §2.1, and all of them: forward, 2 FLOPs a weight of a linear layer, and for the
 attention matrix 4 H K for each key that a query is multiplied with (q kᵀ and weights v), as in
 Chowdhery et al. 2022 App. B. A dense kernel computes masked products too, so causality halves
-nothing. A training step costs three times as much (without recomputation).
+nothing. The network behind FIRE's bias runs for each key, in each layer that uses it. A training
+step costs three times as much (without recomputation).
 
 Of an encoder-decoder's rows, those of the encoder and of the cross-attention's keys and values are
 for a source token, the others for a target token.
@@ -90,8 +91,10 @@ def module_table(
     for part in parts(cfg):
         shape = _main_shape(part)
         row = {"module": "/".join(part.path), "shape": _times(part.layers, shape)}
-        row |= {"parameters": part.parameters, "flops": _flops(part, cfg, length)}
+        keys = _bias_keys(part, cfg, source_length if part.path[0] == "encoder" else length)
+        row |= {"parameters": part.parameters, "flops": _flops(part, cfg, length, keys)}
         row["activation_bytes"] = max(part.layers, 1) * _activations(part, cfg, length, size)
+        row["activation_bytes"] += keys * _bias_activations(part, cfg)
         row["cache_bytes"] = part.layers * _cached(part, cfg, size)
         rows.append(row)
         if part.path[-1] == "output":
@@ -116,7 +119,8 @@ def flops(cfg: ModelConfig, *, length: int, source_length: int = 0) -> Flops:
         elif names[0].startswith("head"):
             kind = "head"
         else:
-            kind = "attention_matrix" if names[-1] == "matrix" else "projections"
+            of_pairs = names[-1] == "matrix" or "position" in names
+            kind = "attention_matrix" if of_pairs else "projections"
         found[kind] += row["flops"]
     return Flops(**found)
 
@@ -145,11 +149,29 @@ def _times(layers: int, shape: tuple[int, ...]) -> str:
     return f"{layers} of {text}" if layers else text
 
 
-def _flops(part: Part, cfg: ModelConfig, length: int) -> int:
+def _bias_keys(part: Part, cfg: ModelConfig, reach: int) -> int:
+    """How often a token's position bias is computed: once for each key and layer that has it."""
+    if "position" not in part.path:
+        return 0
+    both = cfg.architecture == "encoder_decoder" and part.path[0] == "encoder"
+    specs = cfg.layer_specs(cfg.encoder_layers if both else cfg.num_layers)
+    kind = part.path[part.path.index("position") + 1]
+    return reach * sum(spec.position == kind for spec in specs)
+
+
+def _bias_activations(part: Part, cfg: ModelConfig) -> int:
+    """Bytes kept of a query and a key by a bias's network: its inputs and nonlinearities."""
+    if "kernel" not in part.shapes or cfg.remat != "none":
+        return 0
+    n_in, n_out = part.shapes["kernel"]
+    return 4 * (n_in + (n_out if "bias" in part.shapes else 0))
+
+
+def _flops(part: Part, cfg: ModelConfig, length: int, keys: int) -> int:
     """2 a weight; a table is looked up. A row is classified once, not once a token."""
     if "kernel" not in part.shapes:
         return 0
-    once = 2 * max(part.layers, 1) * math.prod(part.shapes["kernel"])
+    once = 2 * max(part.layers, keys, 1) * math.prod(part.shapes["kernel"])
     return once // length if _once_a_row(part, cfg) else once
 
 
@@ -160,14 +182,16 @@ def _once_a_row(part: Part, cfg: ModelConfig) -> bool:
 def _activations(part: Part, cfg: ModelConfig, length: int, size: int) -> int:
     """Bytes that one module keeps of a token (its attention matrix apart)."""
     name, shape, dropout = part.path[-1], _main_shape(part), cfg.dropout
+    if "position" in part.path:
+        return 0
     if part.layers and cfg.remat != "none":
         is_input = part.path[-2:] == ("attention", "query")
         needed = name != "down" or cfg.norm_placement in ("post", "sandwich")  # else only added
         dots = cfg.remat == "dots" and "kernel" in part.shapes and needed
         return size * shape[0] * is_input + 4 * shape[-1] * dots
-    if name in ("embedding", "position", "learned"):
+    if name == "embedding":
         uses = 2 if cfg.architecture == "encoder_decoder" and cfg.share_embeddings else 1
-        return uses * cfg.d_model * (dropout.embedding > 0) if name == "embedding" else 0
+        return uses * cfg.d_model * (dropout.embedding > 0)
     if "kernel" not in part.shapes:  # a norm's input, that of the embeddings in float32
         heads = {"query_norm": cfg.num_heads, "key_norm": cfg.kv_heads}.get(name, 1)
         return (

@@ -120,11 +120,12 @@ def flops_per_position(cfg: RunConfig, abstract_params: Any) -> float:
     are multiplied, so kernels and the read-out (D · V, tied or not) but no table that is looked
     up. Attention is counted in full, not halved for causality; recomputation is not counted. Of an
     encoder-decoder, what runs on the S positions of the source is shared out over the L of the
-    target. A classifier's head is counted as if it ran at each position.
+    target. A classifier's head is counted as if it ran at each position, a position bias's network
+    (FIRE) as often as it runs.
     """
     model, length = cfg.model, cfg.data.length
     sizes = {
-        path_of(keys): int(np.prod(leaf.shape))
+        path_of(keys): int(np.prod(leaf.shape)) * _times(cfg, path_of(keys))
         for keys, leaf in jax.tree_util.tree_leaves_with_path(abstract_params)
         if path_of(keys).endswith("kernel")
     }
@@ -139,6 +140,18 @@ def flops_per_position(cfg: RunConfig, abstract_params: Any) -> float:
     on_target += pairs * model.num_layers * (target_length + length)
     encoder = 6.0 * on_source + pairs * model.encoder_layers * length
     return on_target + encoder * length / target_length
+
+
+def _times(cfg: RunConfig, path: str) -> int:
+    """How often one position is multiplied by a kernel: a bias's once for each key and layer."""
+    found, model = re.search(r"position/([^/]+)/", path), cfg.model
+    if found is None:
+        return 1
+    both = model.architecture == "encoder_decoder"
+    on_target = both and not ON_SOURCE.search(path)
+    specs = model.layer_specs(model.encoder_layers if both and not on_target else model.num_layers)
+    keys = cfg.data.target_length or cfg.data.length if on_target else cfg.data.length
+    return keys * sum(spec.position == found[1] for spec in specs)
 
 
 def peak_flops(num_devices: int) -> float:

@@ -13,6 +13,17 @@ from tests.builders import apply, leaves, model_config, random_params
 
 TOKENS = np.random.default_rng(0).integers(0, 40, (4, 6)).astype(np.int32)
 SINUSOIDAL, ROPE = {"position.kind": "sinusoidal"}, {"position.kind": "rope"}
+T5 = {"position.kind": "t5", "position.t5.num_buckets": 8, "position.t5.max_distance": 16}
+FIRE = {"position.kind": "fire"}
+PARTS = {"factor": 4.0, "original_length": 64}  # within which some pairs turn and others do not
+
+
+def scaling(kind, **fields):
+    """RoPE of heads of 16 dimensions, scaled."""
+    fields = {f"position.rope.scaling.{name}": value for name, value in fields.items()}
+    return ROPE | {"head_dim": 16, "position.rope.scaling.kind": kind} | fields
+
+
 BOTH = {"architecture": "encoder_decoder"}
 ENCODER = {"architecture": "encoder"}
 CLASSES = ENCODER | {"head.kind": "sequence", "head.num_classes": 3}
@@ -68,6 +79,23 @@ OTHER = {
     "position.rope.base": (ROPE, 10.0),
     "position.rope.layout": (ROPE, "interleaved"),
     "position.rope.fraction": (ROPE, 0.5),
+    "position.rope.keep": (ROPE, 0.5),
+    "position.rope.scaling.kind": (scaling("linear", factor=4.0), "ntk"),
+    "position.rope.scaling.factor": (scaling("linear"), 2.0),
+    "position.rope.scaling.original_length": (scaling("dynamic_ntk"), 3),
+    "position.rope.scaling.dynamic_ntk.alpha": (scaling("dynamic_ntk", original_length=3), 2.0),
+    "position.rope.scaling.ntk_by_parts.beta_fast": (scaling("ntk_by_parts", **PARTS), 8.0),
+    "position.rope.scaling.ntk_by_parts.beta_slow": (scaling("ntk_by_parts", **PARTS), 4.0),
+    "position.rope.scaling.yarn.beta_fast": (scaling("yarn", **PARTS), 8.0),
+    "position.rope.scaling.yarn.beta_slow": (scaling("yarn", **PARTS), 4.0),
+    "position.rope.scaling.yarn.temperature": (scaling("yarn", **PARTS), 2.0),
+    "position.rope.scaling.llama3.low_frequency_factor": (scaling("llama3", **PARTS), 3.0),
+    "position.rope.scaling.llama3.high_frequency_factor": (scaling("llama3", **PARTS), 40.0),
+    "position.logn_length": ({}, 2),
+    "position.t5.num_buckets": (T5, 4),
+    "position.t5.max_distance": (T5, 5),
+    "position.fire.init_length": (FIRE, 3.0),
+    "position.fire.width": (FIRE, 5),
 }
 
 

@@ -29,9 +29,8 @@ COUNTS = {
     "gpt2_medium": (354_823_168, 354_823_168),
     "gpt2_large": (774_030_080, 774_030_080),
     "gpt2_xl": (1_557_611_200, 1_557_611_200),
-    # Relative position biases: 32 buckets x heads, one table for each of encoder and decoder.
-    "t5_small": (60_506_112, 60_506_624 - 2 * 32 * 8),
-    "t5_v1_1_small": (76_960_768, 76_961_152 - 2 * 32 * 6),
+    "t5_small": (60_506_624, 60_506_624),
+    "t5_v1_1_small": (76_961_152, 76_961_152),
     # Positions start at row 2 of the encoder's and of the decoder's table.
     "bart_base": (139_417_344, 139_420_416 - 2 * 2 * 768),
     "llama_7b": (6_738_415_616, 6_738_415_616),
@@ -111,10 +110,15 @@ def test_scanned_and_unrolled_layers_have_the_same_parameters(name):
 
 
 def test_what_the_shapes_of_t5_leave_out():
-    """Nothing but kernels, tables and scales: no bias anywhere."""
+    """No bias of a linear map or norm anywhere; one set of position biases for all layers."""
     for name in ("t5_small", "t5_v1_1_small"):
         leaves = jax.tree_util.tree_leaves_with_path(shapes(name))
         assert not [path for path, _ in leaves if sharding.path_of(path).endswith("bias")]
+        found = {
+            sharding.path_of(path): leaf.shape for path, leaf in leaves if "position" in str(path)
+        }
+        heads = 8 if name == "t5_small" else 6
+        assert found == {f"{s}/position/t5/buckets": (32, heads) for s in ("encoder", "decoder")}
     inner = shapes("t5_v1_1_small")["encoder"]["layers"][0]["attention"]["query"]["kernel"]
     assert inner.shape == (512, 6 * 64)
     assert math.prod(shapes("t5_v1_1_small")["head"]["kernel"].shape) == 512 * 32_128

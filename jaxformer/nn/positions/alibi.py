@@ -14,8 +14,8 @@ from jaxformer.nn.positions.base import PositionEncoding, distances
 class Alibi(PositionEncoding):
     """-s_h |i - j|, added after the logits are scaled; the same form in both directions.
 
-    The paper is causal; the symmetric form for encoders is the first of those its authors offer
-    with their code. Heads beyond a power of two take every other slope of the next one, as there.
+    The paper is causal; for encoders its authors propose this symmetric form beside their code,
+    where heads beyond a power of two take every other slope of the next one, as here.
     """
 
     def __init__(self, cfg: ModelConfig, causal: bool):
@@ -31,17 +31,18 @@ class Alibi(PositionEncoding):
 class LearnedAlibi(Alibi):
     """ALiBi whose slopes, one a head for all layers, are trained from ALiBi's own.
 
-    Nothing keeps a slope above 0: a head may come to prefer what is far. They are not decayed.
+    Their logarithms are the parameters, as in Kazemnejad et al. 2023's code, so that slopes stay
+    above 0; they are not decayed.
     """
 
     trained = True
 
     def __init__(self, cfg: ModelConfig, causal: bool):
         super().__init__(cfg, causal)
-        self.slopes = parameters.declare((cfg.num_heads,), _start)
+        self.log_slopes = parameters.declare((cfg.num_heads,), _start)
 
     def slopes_H(self) -> jax.Array:
-        return self.slopes[...]
+        return jnp.exp(self.log_slopes[...])
 
 
 def slopes(num_heads: int) -> np.ndarray:
@@ -64,4 +65,4 @@ def linear_bias(
 
 
 def _start(key: jax.Array, shape: Sequence[int]) -> jax.Array:
-    return jnp.asarray(slopes(shape[0]), jnp.float32)
+    return jnp.asarray(np.log(slopes(shape[0])), jnp.float32)

@@ -14,13 +14,14 @@ EPSILON = 1e-6
 class Fire(PositionEncoding):
     """f(ψ(i - j) / (ψ(max(T, i)) + ε)), ψ(x) = ln(1 + |c| x), f a network 1 → width → H.
 
-    T = init_length · |multiplier|, trained as c is (eq. 4-6 and the listing of App. E). Distances
-    are relative to the query's position once that exceeds T, so f never sees more than 1, and the
-    bias is not invariant to shifts there. f's kernels are decayed like others, its bias, c and the
-    multiplier are not. The listing's bias on f's output is left out: softmax cancels it.
+    T = init_length · |multiplier| and c are trained, shared by all layers (the paper's FIRE-S); its
+    listing is followed. Distances are relative to the query's position once that exceeds T, so f
+    never sees more than 1, and the bias is not invariant to shifts there. f's kernels are decayed
+    like others; its bias, c and the multiplier are not. The listing's bias on f's output is left
+    out: softmax cancels it.
 
-    In an encoder, which the paper does not give, distances are |i - j| and relative to
-    max(T, i, j), so that the bias is symmetric and f still sees 1 at most.
+    In encoders, which the listing does not treat, |i - j| is relative to max(T, i, j), so that the
+    bias is symmetric and f still sees 1 at most.
     """
 
     trained = True

@@ -11,7 +11,7 @@ LEAST = 0.01
 
 
 class KerpleLog(PositionEncoding):
-    """-r1 ln(1 + r2 |i - j|), r1 and r2 > 0 trained, one of each a head for all layers (eq. 4).
+    """-r1 ln(1 + r2 |i - j|), r1 and r2 > 0 trained, one of each a head for all layers.
 
     The published code is followed: r1 starts from U(0, 2), r2 from U(0, 1), and neither counts as
     less than .01. There the numbers themselves are cut off at each step; here the bias sees them
@@ -31,7 +31,7 @@ class KerpleLog(PositionEncoding):
 
 
 class KerplePower(PositionEncoding):
-    """-r1 |i - j|^r2, r1 > 0 and 0 < r2 ≤ 2 trained, one of each a head for all layers (eq. 3).
+    """-r1 |i - j|^r2, r1 > 0 and 0 < r2 ≤ 2 trained, one of each a head for all layers.
 
     The published code is followed: r1 starts from U(0, 1), r2 from U(0, 2), r1 counts as .01 at
     least, r2 as .01 to 2, as above. r2 = 1 is ALiBi with trained slopes.

@@ -18,9 +18,9 @@ from jaxformer.nn.positions.angles import frequencies
 def static_frequencies(rope: RopeConfig, width: int, length: int) -> np.ndarray:
     """float64[R/2]: scaled, then all but the ⌊keep R/2⌋ highest are 0.
 
-    The latter is p-RoPE, Barbero et al. 2024 §6: dimensions of frequency 0 do not turn. The
-    schedule is that of all R dimensions; `fraction` in contrast spreads the whole schedule over
-    fewer dimensions.
+    The latter is p-RoPE, Barbero et al. 2024, as in Gemma's code: pairs of frequency 0 do not
+    turn, the others keep theirs of all R dimensions. `fraction` in contrast spreads the whole
+    schedule over fewer dimensions.
     """
     scaled_M = SCALINGS[rope.scaling.kind](rope, width, length)
     kept = int(rope.keep * width / 2 + 1e-6)  # .29 · 100 is 28.999999999999996
@@ -83,7 +83,7 @@ def dynamic_stretch(
     """What dynamic NTK multiplies w_m by, float32[B, L, R/2]; None for all other kinds.
 
     base' = base (a n/L - (a-1))^(R/(R-2)) for documents of n > L tokens, a = `alpha`: the code
-    published with Peng et al. 2023 (App. B.1 has a = 1), where a call of length n has one base.
+    published with Peng et al. 2023 (§3.3 has a = 1), where a call of length n has one base.
     """
     if rope.scaling.kind != "dynamic_ntk":
         return None
