@@ -104,7 +104,9 @@ def prefill(model: Any, inputs: Inputs, new: int) -> tuple[jax.Array, Cache]:
         cache = model.attach(cache, hidden_BSD, inputs.source_segment_ids_BS)
     real_BP = (jnp.arange(width)[None] < lengths_B[:, None]).astype(jnp.int32)
     prompt_ids_BP = jnp.where(real_BP != 0, ids_BC[:, :width], 0)
-    out = _decoder(model)(inputs.prompts_BP, real_BP, prompt_ids_BP, cache)
+    out = _decoder(model)(
+        inputs.prompts_BP, segment_ids=real_BP, positions=prompt_ids_BP, cache=cache
+    )
     last_B1D = jnp.take_along_axis(out.hidden, (lengths_B - 1)[:, None, None], axis=1)
     # The readout of one position a row: the logits of the whole prompt are dead code.
     return model.readout(last_B1D[:, 0]), out.cache
@@ -117,7 +119,7 @@ def decode(
     real_B1 = real_B.astype(jnp.int32)[:, None]
     ids_B = make_source(model.config).next(token_B, *cache.planned())
     ids_B1 = jnp.where(real_B, ids_B, 0)[:, None]
-    out = _decoder(model)(token_B[:, None], real_B1, ids_B1, cache)
+    out = _decoder(model)(token_B[:, None], segment_ids=real_B1, positions=ids_B1, cache=cache)
     return out.logits[:, 0], out.cache
 
 

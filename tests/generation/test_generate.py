@@ -170,10 +170,10 @@ class Counting(nnx.Module):
     def __init__(self, model, calls):
         self.model, self.config, self.dtype, self.calls = model, model.config, model.dtype, calls
 
-    def __call__(self, tokens_BL, segment_ids, cache):
+    def __call__(self, tokens_BL, segment_ids, positions, cache):
         width = tokens_BL.shape[1]
         jax.debug.callback(lambda real: self.calls.append((width, int(real))), segment_ids.sum())
-        return self.model(tokens_BL, segment_ids, cache=cache)
+        return self.model(tokens_BL, segment_ids, positions, cache)
 
     def readout(self, hidden):
         return self.model.readout(hidden)
