@@ -12,6 +12,7 @@ from jaxformer.config import RunConfig
 from jaxformer.data import open_data
 from jaxformer.errors import UserError
 from jaxformer.evaluation.run import evaluate
+from jaxformer.evaluation.schemes import parse_schemes
 from jaxformer.evaluation.suite import load_suite
 from tests import builders
 
@@ -109,6 +110,96 @@ def test_text_suite_continues_the_data_and_counts_bits_per_byte(tmp_path):
     first = data.tokenizer.decode(data.validation.row(0, 0)["tokens"][:8])
     assert len(found.samples) == 2
     assert all(text.startswith(first) and 8 <= len(text) <= 24 for text in found.samples)
+
+
+def char_run(path, **changes):
+    """A run on a text of characters, contexts of 20, and a suite without samples."""
+    path.write_text("To be, or not to be, that is the question:\n" * 60)
+    char = {"kind": "char", "path": "", "vocab_size": 0}
+    run, data = make_run(source="text", path=str(path), tokenizer=char, **changes)
+    suite = small_suite(run)
+    return (
+        run,
+        data,
+        dataclasses.replace(suite, samples=dataclasses.replace(suite.samples, count=0)),
+    )
+
+
+def test_a_text_by_context_length(tmp_path):
+    run, data, suite = char_run(tmp_path / "text.txt", position="rope")
+    found = evaluate(run, data, suite, tmp_path / "eval", lengths=(40, 20))
+    names = {path.name for path in found.paths}
+    tables = {"results.csv", "results.json", "table.md"}
+    assert names == tables | {"loss_by_length.png", "loss_last_by_length.png"}
+    assert {row["positions"] for row in found.results} == {"trained"}
+    rows = {(row["length"], row["metric"]): row for row in found.results if row["length"]}
+    tokens = data.validation.num_tokens
+    assert {rows[length, "loss"]["weight"] for length in (20, 40)} == {tokens}
+    assert (20, "loss_beyond") not in rows
+    # The last 16 of each window of 40; of a window of two trained lengths half is beyond.
+    assert {rows[length, "loss_last"]["weight"] for length in (20, 40)} == {tokens // 40 * 16}
+    assert rows[40, "loss_beyond"]["weight"] == pytest.approx(tokens / 2, abs=20)
+    # At the trained length this is the evaluation of the validation rows.
+    whole = {row["metric"]: row["value"] for row in found.results if row["split"] == "validation"}
+    assert rows[20, "loss"]["value"] == pytest.approx(whole["loss"], rel=1e-6)
+    table = found.tables["By number of tokens of context"].splitlines()
+    assert [line.split("|")[2].strip() for line in table[2:]] == ["yes", "no"]
+
+
+def test_several_schemes_stand_side_by_side(tmp_path):
+    run, data, suite = char_run(tmp_path / "text.txt", position="rope")
+    suite = dataclasses.replace(suite, samples=dataclasses.replace(suite.samples, count=1))
+    schemes = parse_schemes("window:5,trained,none")
+    found = evaluate(run, data, suite, tmp_path / "eval", lengths=(20, 40), schemes=schemes)
+    with (tmp_path / "eval" / "results.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    losses = {
+        (row["positions"], row["length"]): float(row["value"])
+        for row in rows
+        if row["metric"] == "loss"
+    }
+    names = ["window:5", "trained", "none"]
+    assert list(losses) == [(name, length) for name in names for length in ("", "20", "40")]
+    for length in ("", "20", "40"):
+        assert len({losses[name, length] for name in names}) == 3
+    shown = found.tables["By number of tokens of context: loss"].splitlines()
+    assert [cell.strip() for cell in shown[0].split("|")[3:6]] == names
+    assert [cell.strip() for cell in shown[3].split("|")[1:6]] == [
+        "40",
+        "no",
+        *(f"{losses[name, '40']:.4f}" for name in names),
+    ]
+    assert "By number of tokens of context: loss of the same last tokens" in found.tables
+    overall = found.tables["Validation, step 7"].splitlines()
+    assert [cell.strip() for cell in overall[0].split("|")[1:-1]] == [
+        "metric",
+        *names,
+        "unit",
+        "of",
+    ]
+    # Samples are of the first scheme.
+    alone = evaluate(run, data, suite, tmp_path / "alone", schemes=parse_schemes("window:5"))
+    assert found.samples == alone.samples
+    assert list(alone.tables) == ["Validation, step 7, positions window:5"]
+
+
+def test_schemes_of_a_task_share_its_examples(tmp_path):
+    run, data = make_run("rope")
+    suite = dataclasses.replace(small_suite(run), evaluators=("agreement",))
+    schemes = parse_schemes("trained,yarn:1")
+    found = evaluate(run, data, suite, tmp_path / "eval", lengths=(1, 6), schemes=schemes)
+    shares = {(r["positions"], r["length"]): r["value"] for r in found.results}
+    assert [shares["trained", n] for n in (1, 6)] == [shares["yarn:1", n] for n in (1, 6)]
+    assert list(found.tables) == ["By number of modifiers: agreement %"]
+    assert (tmp_path / "eval" / "agreement_by_length.png").exists()
+
+
+def test_a_scheme_that_contradicts_the_model_stops_all(tmp_path):
+    run, data = make_run()
+    schemes = parse_schemes("trained,pi:2")
+    with pytest.raises(UserError, match=r"positions: has 'pi:2', but .* are learned"):
+        evaluate(run, data, small_suite(run), tmp_path / "eval", schemes=schemes)
+    assert not (tmp_path / "eval").exists()
 
 
 def test_first_tokens_leave_room_in_a_full_learned_table(tmp_path):
