@@ -23,6 +23,21 @@ TINY = [
     "--config.train.batch_size=8",
 ]
 
+PAIRS = [
+    "--config=configs/multi30k.py",
+    "--config.model.d_model=16",
+    "--config.model.num_layers=1",
+    "--config.model.d_ff=16",
+    "--config.model.max_length=16",
+    "--config.model.position.kind=learned",
+    "--config.data.length=16",
+    "--config.data.tokenizer.kind=word",
+    "--config.data.tokenizer.vocab_size=0",
+    "--config.schedule.warmup_steps=1",
+    "--config.train.num_steps=2",
+    "--config.train.batch_size=4",
+]
+
 
 def commands(cases: list[list[str]]) -> list[tuple[int, str, str]]:
     """Status, stdout and stderr of command lines, run in the repository's root."""
@@ -57,10 +72,21 @@ def run(tmp_path_factory):
     (folder / "broken.jsonl").write_text('{"text": "fine"}\n{"text": \n')
     (folder / "broken.py").write_text("raise RuntimeError('no config')")
     (folder / "file").write_text("a file")
-    workdir = folder / "run"
-    [(status, out, err)] = commands([["train.py", *TINY, f"--workdir={workdir}"]])
-    assert status == 0, err
-    assert "trained to step 2" in out
+    (folder / "a.en").write_text("a dog runs\na man sees a dog\ntwo dogs\n" * 5)
+    (folder / "a.de").write_text("ein hund\nein mann sieht ihn\nzwei hunde\n" * 5)
+    pairs = [
+        f"--config.data.path={folder / 'a.en'}",
+        f"--config.data.target_path={folder / 'a.de'}",
+    ]
+    results = commands(
+        [
+            ["train.py", *TINY, f"--workdir={folder / 'run'}"],
+            ["train.py", *PAIRS, *pairs, f"--workdir={folder / 'pairs'}"],
+        ]
+    )
+    for status, out, err in results:
+        assert status == 0, err
+        assert "trained to step 2" in out
     return folder
 
 
@@ -121,8 +147,13 @@ def bad_inputs(f: Path) -> list[tuple[list[str], str, str]]:
         ([*evaluate, "--suite=none"], "suite", "choose from"),
         ([*evaluate, "--lengths=5:1"], "lengths", "5:1"),
         ([*evaluate, "--lengths=40"], "model.max_length", "64"),
+        ([*evaluate, "--positions=yarm:4"], "positions", "did you mean yarn"),
+        ([*evaluate, "--positions=trained,yarn:4"], "positions", "are learned"),
+        ([*evaluate, "--prompt=the", "--positions=window:4,trained"], "positions", "2 schemes"),
         ([*evaluate, "--prompt=the zebra"], "--prompt", "zebra"),
         ([*evaluate, "--prompt=" + "the " * 70], "model.max_length", "64"),
+        (["eval.py", f"--workdir={f / 'pairs'}", "--prompt=a cat"], "--prompt", "'cat'"),
+        (["eval.py", f"--workdir={f / 'pairs'}", "--prompt=" + "a " * 16], "--prompt", "17 tokens"),
         ([*evaluate, "--prompt=the", "--sampler=top_z:1"], "sampler", "choose from"),
         ([*evaluate, "--prompt=the", "--sampler=top_p:2"], "sampler.p", "2"),
     ]
@@ -192,16 +223,28 @@ def test_good_commands(run):
     workdir = f"--workdir={run / 'run'}"
     dry = ["train.py", *TINY, "--dry_run"]
     evaluate = ["eval.py", workdir, "--lengths=0:2", f"--out={run / 'out'}"]
+    evaluate += ["--positions=trained,window:4"]
     prompt = ["eval.py", workdir, "--prompt=the boys", "--sampler=greedy", "--max_new_tokens=3"]
-    cases = [dry, ["train.py", *TINY, workdir], evaluate, prompt, ["eval.py", "--help"]]
+    prompt += ["--positions=window:4"]
+    ask = ["eval.py", f"--workdir={run / 'pairs'}", "--prompt=a dog", "--prompt=two dogs"]
+    asks = [ask, [*ask, "--sampler=greedy"], [*ask, "--sampler=temperature:9"]]
+    cases = [dry, ["train.py", *TINY, workdir], evaluate, prompt, ["eval.py", "--help"], *asks]
     results = commands(cases)
-    assert [status for status, _, _ in results] == [0] * 5, results
-    shown, again, table, text, usage = (out for _, out, _ in results)
+    assert [status for status, _, _ in results] == [0] * 8, results
+    shown, again, table, text, usage, *answers = (out for _, out, _ in results)
     for words in ("vocabulary: 79", "sample row", "parameters", "total"):
         assert words in shown
     assert "trained to step 2" in again
-    assert "agreement %" in table
+    assert "By number of modifiers: agreement %" in table
+    assert "window:4" in table
     assert (run / "out" / "table.md").exists()
     assert text.startswith("the boys ")
     assert len(text.split()) <= 5
     assert "usage: python eval.py" in usage
+    # A run of pairs takes the prompts for sources and prints the targets alone.
+    assert answers[0] == answers[1] != answers[2]
+    known = "a dog runs man sees two dogs ein hund mann sieht ihn zwei hunde"
+    for answer in answers:
+        assert answer.count("---") == 1
+        assert {*answer.split()} <= {*known.split(), "---"}
+        assert not answer.startswith("a dog\n")

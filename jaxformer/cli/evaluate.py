@@ -1,6 +1,7 @@
 """eval.py: evaluates a run, or continues a prompt with it."""
 
 from pathlib import Path
+from typing import Any
 
 from absl import flags
 
@@ -16,7 +17,8 @@ usage: python eval.py --workdir=DIR [flags]
   --lengths   lengths of a task, or tokens of context of a text, to evaluate at, e.g. 0:10 or
               1:200:10,256 (start:stop:step)
   --positions test-time schemes to evaluate under, side by side: see below; default trained
-  --prompt    continue this text instead of evaluating; may be given several times
+  --prompt    continue this text instead of evaluating; may be given several times; a run of
+              seq2seq takes it for the source and prints the target
   --max_new_tokens, --sampler, --seed   how to continue: see below
   --out       where results go; default WORKDIR/eval
   --debug     show the traceback of an error
@@ -30,6 +32,7 @@ usage: python eval.py --workdir=DIR [flags]
     llama3:S    Llama 3's scaling            (S: how many times longer than in training)
 
   --sampler=greedy | temperature:T | top_k:K[:T] | top_p:P[:T] | min_p:P[:T]
+    default top_p:0.9, of seq2seq greedy
 """
 
 
@@ -40,9 +43,9 @@ def run_eval() -> None:
     flags.DEFINE_string("suite", "", "A file in configs/eval/ by name.")
     flags.DEFINE_string("lengths", "", "Lengths to evaluate at.")
     flags.DEFINE_string("positions", "trained", "Test-time schemes.")
-    flags.DEFINE_multi_string("prompt", [], "Text to continue.")
+    flags.DEFINE_multi_string("prompt", [], "Text to continue, or a source.")
     flags.DEFINE_integer("max_new_tokens", 100, "Tokens to add to a prompt.", lower_bound=1)
-    flags.DEFINE_string("sampler", "top_p:0.9", "How tokens are chosen.")
+    flags.DEFINE_string("sampler", "", "How tokens are chosen.")
     flags.DEFINE_integer("seed", 0, "Of the sampler.", lower_bound=0)
     flags.DEFINE_string("out", "", "Where results go.")
     start(_evaluate, USAGE)
@@ -80,28 +83,30 @@ def _evaluate() -> int:
 
 
 def _continue(run, schemes) -> int:
-    """Prints each --prompt with its continuation, under one scheme."""
+    """Prints each --prompt with its continuation, or the target of each source; one scheme."""
     import jax
 
     from jaxformer.evaluation.schemes import make_variant
-    from jaxformer.generation import continue_text, parse_sampler
+    from jaxformer.generation import answer, continue_text, parse_sampler
 
     if len(schemes) > 1:
         mend = "a prompt is continued under one of them: give that"
-        raise UserError("--positions", f"has {len(schemes)} schemes", mend)
-    sampler = parse_sampler(FLAGS.sampler)
+        raise UserError("positions", f"has {len(schemes)} schemes", mend)
+    cfg, has_pairs = run.config, run.config.objective.has_pairs
+    how: dict[str, Any] = {
+        "max_new_tokens": FLAGS.max_new_tokens,
+        "sampler": parse_sampler(FLAGS.sampler or ("greedy" if has_pairs else "top_p:0.9")),
+        "key": jax.random.key(FLAGS.seed),
+        "add_bos": cfg.data.add_bos,
+    }
     try:
-        texts = continue_text(
-            make_variant(schemes[0], run.model, run.config).model,
-            run.tokenizer,
-            FLAGS.prompt,
-            max_new_tokens=FLAGS.max_new_tokens,
-            sampler=sampler,
-            key=jax.random.key(FLAGS.seed),
-            add_bos=run.config.data.add_bos,
-        )
+        model = make_variant(schemes[0], run.model, cfg).model
+        if has_pairs:
+            texts = answer(model, run.tokenizer, FLAGS.prompt, **how, add_eos=cfg.data.add_eos)
+        else:
+            texts = continue_text(model, run.tokenizer, FLAGS.prompt, **how)
     except UserError as error:
-        where = "--prompt" if error.where in ("text", "prompt") else error.where
+        where = "--prompt" if error.where in ("text", "prompt", "source") else error.where
         raise UserError(where, error.what, error.mend)
     print("\n---\n".join(texts))
     return OK

@@ -11,7 +11,7 @@ from jaxformer.generation.sampling import (
     TopP,
     parse_sampler,
 )
-from jaxformer.generation.text import continue_text, translate
+from jaxformer.generation.text import answer, continue_text, translate
 
 __all__ = [
     "Beams",
@@ -23,6 +23,7 @@ __all__ = [
     "Temperature",
     "TopK",
     "TopP",
+    "answer",
     "beam_search",
     "continue_text",
     "generate",

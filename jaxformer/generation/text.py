@@ -42,11 +42,7 @@ def encode_prompts(
     rows = [tokenizer.encode(prompt) for prompt in prompts]
     if add_bos:
         rows = [np.concatenate([[tokenizer.bos_id], row]) for row in rows]
-    lengths_B = np.array([len(row) for row in rows], np.int32)
-    tokens_BP = np.zeros((len(rows), max(1, lengths_B.max())), np.int32)
-    for row, tokens in enumerate(rows):
-        tokens_BP[row, : len(tokens)] = tokens
-    return tokens_BP, lengths_B
+    return _pad(rows)
 
 
 def continue_text(
@@ -82,6 +78,38 @@ def continue_text(
     ]
 
 
+def answer(
+    model: nnx.Module,
+    tokenizer: Tokenizer,
+    sources: Sequence[str],
+    *,
+    max_new_tokens: int,
+    sampler: Sampler,
+    key: jax.Array,
+    add_bos: bool,
+    add_eos: bool,
+) -> list[str]:
+    """The target that an encoder-decoder gives to each source, special tokens dropped.
+
+    It ends with the end token, after `max_new_tokens`, or where a learned position table does.
+    Raises UserError for what the tokenizer does not know and for a source longer than such a table.
+    """
+    source_BS, lengths_B = _pad(_encode_sources(tokenizer, sources, add_bos, add_eos))
+    config = model.config  # pyright: ignore[reportAttributeAccessIssue]
+    out = generate(
+        model,
+        source_BS=source_BS,
+        source_segment_ids=(np.arange(source_BS.shape[1]) < lengths_B[:, None]).astype(np.int32),
+        max_new_tokens=max(1, room(config, 1, max_new_tokens)),
+        sampler=sampler,
+        key=key,
+        eos_id=tokenizer.eos_id,
+        bos_id=tokenizer.bos_id,
+        pad_id=tokenizer.pad_id,
+    )
+    return [tokenizer.decode(ids[:n]) for ids, n in zip(out.tokens, out.lengths, strict=True)]
+
+
 def translate(
     model: nnx.Module,
     tokenizer: Tokenizer,
@@ -101,9 +129,7 @@ def translate(
     Batches hold sources of like length; neither they nor their size change a translation. Raises
     UserError for what the tokenizer does not know and for a source longer than such a table.
     """
-    before = [tokenizer.bos_id] if add_bos else []
-    after = [tokenizer.eos_id] if add_eos else []
-    encoded = [np.concatenate([before, tokenizer.encode(text), after]) for text in sources]
+    encoded = _encode_sources(tokenizer, sources, add_bos, add_eos)
     config = model.config  # pyright: ignore[reportAttributeAccessIssue]
     most, field = document_limit(config)
     for row, ids in enumerate(encoded):
@@ -114,10 +140,8 @@ def translate(
     texts = [""] * len(encoded)
     for start in range(0, len(encoded), batch_size):
         rows = shortest_first[start : start + batch_size]
-        lengths_B = np.array([len(encoded[row]) for row in rows])
-        real_BS = np.arange(max(1, lengths_B.max())) < lengths_B[:, None]
-        source_BS = np.zeros(real_BS.shape, np.int32)
-        source_BS[real_BS] = np.concatenate([encoded[row] for row in rows])
+        source_BS, lengths_B = _pad([encoded[row] for row in rows])
+        real_BS = np.arange(source_BS.shape[1]) < lengths_B[:, None]
         limits_B = [max(1, room(config, 1, length + extra_tokens)) for length in lengths_B]
         # A last batch is filled up, so that all have one shape, with rows that end at once.
         filling = ((0, min(batch_size, len(encoded)) - len(rows)), (0, 0))
@@ -134,6 +158,24 @@ def translate(
         for row, ids in zip(rows, tokens, strict=False):
             texts[row] = tokenizer.decode(ids)
     return texts
+
+
+def _encode_sources(
+    tokenizer: Tokenizer, sources: Sequence[str], add_bos: bool, add_eos: bool
+) -> list[np.ndarray]:
+    """Ids of each source, framed as in training."""
+    before = [tokenizer.bos_id] if add_bos else []
+    after = [tokenizer.eos_id] if add_eos else []
+    return [np.concatenate([before, tokenizer.encode(text), after]) for text in sources]
+
+
+def _pad(rows: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Right-padded int32[B, L], L at least 1, and the length of each row."""
+    lengths_B = np.array([len(row) for row in rows], np.int32)
+    tokens_BL = np.zeros((len(rows), max(1, lengths_B.max())), np.int32)
+    for row, tokens in enumerate(rows):
+        tokens_BL[row, : len(tokens)] = tokens
+    return tokens_BL, lengths_B
 
 
 def _decode(

@@ -6,7 +6,14 @@ import pytest
 
 from jaxformer.data.tasks.agreement import agreement_tokenizer
 from jaxformer.errors import UserError
-from jaxformer.generation import Greedy, LengthPenalty, continue_text, translate
+from jaxformer.generation import (
+    Greedy,
+    LengthPenalty,
+    Temperature,
+    answer,
+    continue_text,
+    translate,
+)
 from jaxformer.generation.text import encode_prompts
 from tests import builders
 
@@ -66,12 +73,16 @@ def test_prompts_that_cannot_be_continued_are_refused(prompt, add_bos, message):
         ask([prompt], add_bos)
 
 
-def translated(sources, **settings):
+def encoder_decoder():
     cfg = builders.model_config(
         architecture="encoder_decoder", vocab_size=TOKENIZER.vocab_size, num_layers=1
     )
+    return builders.make_model(cfg, seed=5)
+
+
+def translated(sources, **settings):
     settings = {"extra_tokens": 10, "batch_size": 3, "add_bos": False, "add_eos": True} | settings
-    return translate(builders.make_model(cfg, seed=5), TOKENIZER, sources, **settings)
+    return translate(encoder_decoder(), TOKENIZER, sources, **settings)
 
 
 SENTENCES = ["the boy", "the old dogs near the trees", "the boys", "dogs", "the old boy near dogs"]
@@ -92,6 +103,38 @@ def test_a_translation_depends_on_its_source_alone(beam_size):
 def test_sources_that_cannot_be_translated_are_refused():
     with pytest.raises(UserError, match="'wombat'"):
         translated(["the wombat"])
-    with pytest.raises(UserError, match=r"source: number 1 has 17 tokens, model\.max_length = 16"):
+    with pytest.raises(UserError, match=r"number 1 has 17 tokens, model\.max_length allows 16"):
         translated(["the boy", "the boy " * 8])
     assert len(translated(["the boy " * 7])[0].split()) <= 15  # the learned table ends
+
+
+def answered(sources, sampler, max_new_tokens=100):
+    return answer(
+        encoder_decoder(),
+        TOKENIZER,
+        sources,
+        max_new_tokens=max_new_tokens,
+        sampler=sampler,
+        key=jax.random.key(0),
+        add_bos=False,
+        add_eos=True,
+    )
+
+
+def test_an_answer_is_the_translation_or_a_sample():
+    """Both end where the learned table does; `extra_tokens` alone would end later."""
+    greedy = answered(SENTENCES, Greedy())
+    assert greedy == translated(SENTENCES, extra_tokens=50)
+    assert answered(SENTENCES, Temperature(1.0)) != greedy
+    short = answered(SENTENCES, Greedy(), 9)
+    assert short != greedy
+    for text, whole in zip(short, greedy, strict=True):
+        assert len(text.split()) <= 9
+        assert whole.startswith(text)
+
+
+def test_sources_without_an_answer_are_refused():
+    with pytest.raises(UserError, match="'wombat'"):
+        answered(["the wombat"], Greedy())
+    with pytest.raises(UserError, match=r"source: number 0 has 17 tokens"):
+        answered(["the boy " * 8], Greedy())
