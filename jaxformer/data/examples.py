@@ -54,10 +54,7 @@ class Opened:
 def open_examples(cfg: RunConfig, workdir: Path | None) -> Opened:
     """Opens pairs or labelled texts, tokenised into `workdir`; files are read once. UserError."""
     data, splits = cfg.data, ("train", "validation")
-    files = {"train": _files(data, data.path, data.target_path)}
-    if data.validation_path:
-        held_out = _files(data, data.validation_path, data.validation_target_path)
-        files["validation"] = held_out
+    files = _find(data)
     content = [files_fingerprint([*first, *second]) for first, second in files.values()]
     tokenizer, classes = saved_tokenizer(data, workdir), saved_classes(workdir)
     labelled = cfg.objective.has_labels
@@ -80,6 +77,11 @@ def open_examples(cfg: RunConfig, workdir: Path | None) -> Opened:
     assert tokenizer is not None
     rows = {split: _rows(cfg, caches[split], split == "train") for split in splits}
     return Opened(tokenizer, classes, rows["train"], rows["validation"])
+
+
+def read_examples(cfg: RunConfig) -> dict[str, list[Row]]:
+    """Both texts of every example of 'train' and 'validation', as they are in the files."""
+    return {name: list(split) for name, split in _split(cfg, _find(cfg.data)).items()}
 
 
 def open_file(
@@ -106,6 +108,15 @@ def find_classes(cfg: RunConfig, train: Split) -> tuple[str, ...]:
     if all(name.isdecimal() and name.isascii() for name in classes):
         return tuple(sorted(classes, key=lambda name: (int(name), name)))
     return tuple(sorted(classes))
+
+
+def _find(data: DataConfig) -> dict[str, tuple[list[Path], list[Path]]]:
+    """The files of each split that has some of its own."""
+    files = {"train": _files(data, data.path, data.target_path)}
+    if data.validation_path:
+        held_out = _files(data, data.validation_path, data.validation_target_path)
+        files["validation"] = held_out
+    return files
 
 
 def _files(data: DataConfig, path: str, target_path: str) -> tuple[list[Path], list[Path]]:
