@@ -6,7 +6,7 @@ from ml_collections import ConfigDict
 def get_config() -> ConfigDict:
     c = ConfigDict()
     c.evaluators = ("perplexity",)  # perplexity | exact_match
-    c.lengths = ""  # tasks only
+    c.lengths = ""  # tokens of context, e.g. "64,128:512:128"; those too long are left out
     c.num_examples = 0  # for each length
     c.seed = 0  # of the samples
     c.samples = ConfigDict()
