@@ -4,6 +4,8 @@ import math
 
 import numpy as np
 
+from tests import oracle_positions
+
 ACTIVATIONS = {
     "relu": lambda x: np.maximum(x, 0),
     "gelu": lambda x: 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
@@ -36,12 +38,14 @@ def sinusoid(cfg, positions):
     return section.scale * out
 
 
-def rotate(cfg, x, positions):
+def rotate(cfg, x, positions, extents):
     """x [L, K] of one head, each pair seen as a complex number."""
     section, width = cfg.position.rope, round(cfg.position.rope.fraction * cfg.head_width)
     halves = np.s_[: width // 2], np.s_[width // 2 : width]
     first, second = halves if section.layout == "half" else (np.s_[0:width:2], np.s_[1:width:2])
-    turn = np.exp(1j * angles(positions, width, section.base))
+    pairs = zip(positions, extents, strict=True)
+    turned = [(t, *oracle_positions.frequencies(cfg, width, extent)) for t, extent in pairs]
+    turn = np.stack([grown * np.exp(1j * t * w) for t, w, grown in turned])
     z, out = (x[:, first] + 1j * x[:, second]) * turn, x.copy()
     out[:, first], out[:, second] = z.real, z.imag
     return out
@@ -54,15 +58,16 @@ def visible(rows, columns, causal=False, window=0, prefix=False):
     return (rows[:, None] == columns) & (columns != 0) & near
 
 
-def attention(cfg, p, x, source, sees, turn=lambda y: y):
+def attention(cfg, p, x, source, sees, turn=lambda y: y, bias=None, grown=1):
     q, k, v = linear(p["query"], x), linear(p["key"], source), linear(p["value"], source)
     K, share, cap, heads = cfg.head_width, cfg.num_heads // cfg.kv_heads, cfg.attention_softcap, []
     for h in range(cfg.num_heads):
         qh, kh, vh = (y[:, i * K :][:, :K] for y, i in ((q, h), (k, h // share), (v, h // share)))
         if cfg.qk_norm:
             qh, kh = (norm(cfg, p[n], y, "rms") for n, y in (("query_norm", qh), ("key_norm", kh)))
-        scores = turn(qh) @ turn(kh).T / (math.sqrt(K) if cfg.scale_attention else 1)
-        scores = np.where(sees, cap * np.tanh(scores / cap) if cap else scores, -np.inf)
+        scores = grown * turn(qh) @ turn(kh).T / (math.sqrt(K) if cfg.scale_attention else 1)
+        scores = cap * np.tanh(scores / cap) if cap else scores
+        scores = np.where(sees, scores if bias is None else scores + bias[h], -np.inf)
         sink = np.float64(p["sink"][h]) if "sink" in p else -np.inf
         top = np.maximum(scores.max(-1, keepdims=True), max(sink, -1e9))
         w = np.exp(scores - top)
@@ -76,9 +81,9 @@ def feed_forward(cfg, p, x):
     return linear(p["down"], f(linear(p["gate"], x)) * h if "gate" in p else f(h))
 
 
-def block(cfg, spec, p, x, positions, sees, source, sees_source):
-    turn = (lambda y: rotate(cfg, y, positions)) if spec.position == "rope" else lambda y: y
-    parts = {"attention": lambda y: attention(cfg, p["attention"], y, y, sees, turn)}
+def block(cfg, p, x, own, sees, source, sees_source):
+    """`own` turns, biases and scales self-attention."""
+    parts = {"attention": lambda y: attention(cfg, p["attention"], y, y, sees, *own)}
     if source is not None:
         cross = p["cross_attention"]
         parts["cross_attention"] = lambda y: attention(cfg, cross, y, source, sees_source)
@@ -101,9 +106,17 @@ def trunk(cfg, p, table, tokens, ids, causal, prefix=False, source=None, source_
         x = x + (sinusoid(cfg, positions) if tables is None else np.float64(tables)[positions])
     x = norm(cfg, p["embedding_norm"], x) if cfg.embedding_norm else x
     seen = visible(ids, ids if source is None else source_ids)
+    extents = [list(ids).count(document) for document in ids]
+
+    def own(kind):
+        turn = (lambda y: rotate(cfg, y, positions, extents)) if kind == "rope" else lambda y: y
+        trained = p.get("position", {}).get(kind, {})
+        bias = oracle_positions.bias(cfg, kind, trained, np.array(positions), causal)
+        return turn, bias, oracle_positions.logn(cfg, positions, extents, causal)
+
     for i, spec in enumerate(cfg.layer_specs(len(p["layers"]))):
         sees = visible(ids, ids, causal, spec.window, prefix)
-        x = block(cfg, spec, p["layers"][i], x, positions, sees, source, seen)
+        x = block(cfg, p["layers"][i], x, own(spec.position), sees, source, seen)
     return norm(cfg, p["final_norm"], x) if cfg.has_final_norm else x
 
 

@@ -147,6 +147,36 @@ def test_mfu_counts_the_same():
     assert counted == 3 * flops(cfg.model, length=cfg.data.length).total
 
 
+def test_fire_is_computed_for_each_key_and_layer_that_has_it():
+    """1 → 5 → 4 heads, in one layer of two; an encoder's three layers over 7 keys."""
+    fire = {"position.kind": "fire", "position.fire.width": 5}
+    cfg = model_config(layer_pattern="fire, none", **fire)
+    found = rows(cfg, length=10)
+    hidden, heads = found["position/fire/hidden"], found["position/fire/heads"]
+    assert (hidden["flops"], heads["flops"]) == (10 * 2 * 5, 10 * 2 * 5 * 4)
+    assert (hidden["activation_bytes"], heads["activation_bytes"]) == (240, 200)
+    assert found["position/fire"] == {"module": "position/fire", "shape": ""} | dict.fromkeys(
+        ("flops", "activation_bytes", "cache_bytes"), 0
+    ) | {"parameters": 2}
+    both = model_config(architecture="encoder_decoder", num_encoder_layers=3, **fire)
+    found = rows(both, length=10, source_length=7)
+    assert found["encoder/position/fire/hidden"]["flops"] == 3 * 7 * 2 * 5
+    assert found["decoder/position/fire/hidden"]["flops"] == 2 * 10 * 2 * 5
+    assert (
+        flops(both, length=10).projections
+        == flops(
+            model_config(architecture="encoder_decoder", num_encoder_layers=3), length=10
+        ).projections
+    )
+
+
+@pytest.mark.parametrize("kind", ["fire", "t5", "kerple_log", "learned_alibi"])
+def test_mfu_counts_the_same_of_biases(kind):
+    cfg = tiny.config(model__position__kind=kind)
+    counted = flops_per_position(cfg, abstract_params(build(cfg.model)))
+    assert counted == 3 * flops(cfg.model, length=cfg.data.length).total
+
+
 def test_a_row_is_classified_once():
     cfg = model_config(
         architecture="encoder", d_model=64, **{"head.kind": "sequence", "head.num_classes": 5}

@@ -9,13 +9,15 @@ import pytest
 
 from jaxformer.config import ModelConfig
 from jaxformer.models import init
+from jaxformer.nn.dropout import RowKey
+from jaxformer.nn.positions.sources import give_ids
 from tests.builders import apply, leaves, model_config, random_params
 
 TOKENS = np.random.default_rng(0).integers(0, 40, (4, 6)).astype(np.int32)
 SINUSOIDAL, ROPE = {"position.kind": "sinusoidal"}, {"position.kind": "rope"}
 T5 = {"position.kind": "t5", "position.t5.num_buckets": 8, "position.t5.max_distance": 16}
 FIRE = {"position.kind": "fire"}
-PARTS = {"factor": 4.0, "original_length": 64}  # within which some pairs turn and others do not
+PARTS = {"factor": 4.0, "original_length": 2048}  # within which some pairs turn and others do not
 
 
 def scaling(kind, **fields):
@@ -27,6 +29,11 @@ def scaling(kind, **fields):
 BOTH = {"architecture": "encoder_decoder"}
 ENCODER = {"architecture": "encoder"}
 CLASSES = ENCODER | {"head.kind": "sequence", "head.num_classes": 3}
+ABACUS = {
+    "position.source.kind": "abacus",
+    "position.source.abacus.max_offset": 4,
+    "position.source.abacus.digits": tuple(range(20)),
+}
 # For each field: what selects it, and another value than the tiny config's.
 OTHER = {
     "architecture": ({}, "encoder"),
@@ -96,6 +103,10 @@ OTHER = {
     "position.t5.max_distance": (T5, 5),
     "position.fire.init_length": (FIRE, 3.0),
     "position.fire.width": (FIRE, 5),
+    "position.source.kind": ({}, "offset"),
+    "position.source.range": ({"position.source.kind": "randomized"}, 8),
+    "position.source.abacus.max_offset": (ABACUS, 9),
+    "position.source.abacus.digits": (ABACUS, (3, 4)),
 }
 
 
@@ -108,24 +119,27 @@ def paths(cls=ModelConfig, prefix=""):
 
 
 def test_the_table_has_every_field():
-    """But model.remat, which changes no number: tests/nn/test_stack.py looks at its program."""
-    assert {*OTHER, "remat"} == set(paths())
+    """But two: remat changes no number (tests/nn/test_stack.py), options are the user's."""
+    assert {*OTHER, "remat", "position.options"} == set(paths())
 
 
 @functools.cache
 def seen(**changes):
-    """Shapes, initial values, and logits with dropout on."""
+    """Shapes, initial values, and logits with dropout and the ids of training."""
     cfg = model_config(**changes)
     start = leaves(init(cfg, jax.random.key(0)))
     inputs = (TOKENS, TOKENS[:, ::-1]) if cfg.architecture == "encoder_decoder" else (TOKENS,)
-    logits = apply(cfg, random_params(cfg), *inputs, key=jax.random.key(0)).logits
+    key, ids = jax.random.key(0), np.broadcast_to(np.arange(6, dtype=np.int32), TOKENS.shape)
+    batch = {"tokens": TOKENS, "segment_ids": np.ones_like(TOKENS), "positions": ids}
+    ids = give_ids(cfg, batch, RowKey.of(key, len(TOKENS)))["positions"]
+    logits = apply(cfg, random_params(cfg), *inputs, positions=ids, key=key).logits
     return {name: leaf.shape for name, leaf in start.items()}, start, np.asarray(logits)
 
 
 @pytest.mark.parametrize("path", OTHER)
 def test_a_field_does_something(path):
     selected, value = OTHER[path]
-    before, after = seen(**selected), seen(**selected, **{path: value})
+    before, after = seen(**selected), seen(**(selected | {path: value}))
     same_shapes = before[0] == after[0]
     same_start = same_shapes and all((before[1][n] == after[1][n]).all() for n in before[1])
     same_logits = before[2].shape == after[2].shape and np.allclose(before[2], after[2], atol=1e-3)

@@ -62,3 +62,33 @@ def test_activations_that_the_grid_leaves_out(activation):
 )
 def test_numbers_of_the_config_reach_the_formula(changes):
     compare(model_config(**changes))
+
+
+def scaled(kind, **fields):
+    fields = {f"position.rope.scaling.{name}": value for name, value in fields.items()}
+    return {"position.kind": "rope", "head_dim": 16, "position.rope.scaling.kind": kind} | fields
+
+
+PARTS = {"factor": 4.0, "original_length": 2048}
+POSITIONS = [
+    *({"position.kind": kind} for kind in ("alibi", "learned_alibi", "kerple_log")),
+    {"position.kind": "kerple_power", "position.logn_length": 3},
+    {"position.kind": "t5", "position.t5.num_buckets": 8, "position.t5.max_distance": 7},
+    {"position.kind": "fire", "position.fire.init_length": 4.0, "position.fire.width": 5},
+    {"layer_pattern": "fire, t5:window=3", "position.kind": "alibi", "num_kv_heads": 2},
+    {"position.kind": "rope", "head_dim": 16, "position.rope.keep": 0.4},
+    scaled("linear", factor=2.5),
+    scaled("ntk", factor=3.0) | {"position.rope.fraction": 0.5},
+    scaled("dynamic_ntk", original_length=3, **{"dynamic_ntk.alpha": 1.5}),
+    *(scaled(kind, **PARTS) for kind in ("ntk_by_parts", "yarn", "llama3")),
+]
+
+
+@pytest.mark.parametrize("changes", POSITIONS, ids=str)
+def test_position_encodings(changes):
+    compare(model_config(**changes))
+
+
+@pytest.mark.parametrize("changes", POSITIONS[2:7] + POSITIONS[10:12], ids=str)
+def test_position_encodings_of_encoders(changes):
+    compare(model_config(architecture="encoder", **changes))

@@ -49,7 +49,7 @@ REFUSED = [
     (ENCODER | t5(num_buckets=6), "multiple of 4"),
     (fire(init_length=0.0), "above 0"),
     (fire(width=0), "1 or more"),
-    (rope() | {"position.kind": "fier"}, "did you mean fire?"),
+    ({"position.kind": "fier"}, "did you mean fire?"),
     ({"layer_pattern": "rope x2, learned"}, "added to the embeddings"),
 ]
 ELSEWHERE = [

@@ -86,6 +86,17 @@ def test_dynamic_ntk_turns_each_document_by_its_own_length():
     assert not Rope(cfg, True).shift_invariant
 
 
+def test_dynamic_ntk_at_far_positions():
+    """Its frequencies are float32: up to 1e-2 off at 65,535, ten times what static kinds are."""
+    x_BLHK = jnp.concatenate([jnp.ones((1, 1, 1, 32)), jnp.zeros((1, 1, 1, 32))], -1)
+    places_BL = jnp.array([[65_535]])
+    found, _ = Rope(config(kind="dynamic_ntk"), True).rotate(x_BLHK, x_BLHK, places_BL, places_BL)
+    base = 10_000 * (65_535 / 2048) ** (64 / 62)
+    angles_M = 65_535 * base ** (-np.arange(32) / 32)
+    expected = np.r_[np.cos(angles_M), np.sin(angles_M)]
+    np.testing.assert_allclose(found[0, 0, 0], expected, atol=1e-2)
+
+
 YARN_64 = {0: 1, 8: 0.1, 9: 0.070663108, 16: 0.0053846154, 20: 0.00097300851, 31: 3.3338036e-5}
 YARN_128 = {32: 0.0056730769, 63: 7.2173874e-6}
 YARN_16 = {0: 1, 1: 0.237171, 2: 0.05, 3: 0.00790569, 4: 0.0025}

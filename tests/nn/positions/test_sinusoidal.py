@@ -41,4 +41,4 @@ def test_embedding_adds_the_scaled_table():
 def test_far_positions_are_exact(position):
     angles = position * 10000.0 ** (-np.arange(0, 64, 2) / 64)
     expected = np.stack([np.sin(angles), np.cos(angles)], 1).reshape(1, 64)
-    np.testing.assert_allclose(table(64, [position]), expected, atol=2e-3)
+    np.testing.assert_allclose(table(64, [position]), expected, atol=5e-5)
