@@ -7,7 +7,7 @@ def get_config() -> ConfigDict:
     c = ConfigDict()
     c.evaluators = ("perplexity",)  # perplexity | exact_match
     c.lengths = ""  # tokens of context, e.g. "64,128:512:128"; those too long are left out
-    c.num_examples = 0  # for each length
+    c.num_examples = 0  # of a task: a text is read whole, or eval.max_rows · data.length tokens
     c.seed = 0  # of the samples
     c.samples = ConfigDict()
     c.samples.prompts = ()  # none: the first tokens of the validation data

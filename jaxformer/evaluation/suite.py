@@ -60,8 +60,9 @@ class SuiteConfig(Section):
                 raise UserError("suite.evaluators", f"has {name!r}", mend)
         if self.lengths:
             parse_lengths(self.lengths)
-            if self.num_examples < 1:
-                raise UserError("suite.num_examples", f"is {self.num_examples}", "give 1 or more")
+        if self.num_examples < 0:
+            mend = "give 0 (a task: 1,000) or more"
+            raise UserError("suite.num_examples", f"is {self.num_examples}", mend)
         if self.samples.count < 0:
             raise UserError("suite.samples.count", f"is {self.samples.count}", "give 0 or more")
         if self.samples.count and self.samples.max_new_tokens < 1:

@@ -38,7 +38,7 @@ def test_json_round_trip():
         ({"evaluators": "perplexity"}, r"suite\.evaluators: is 'perplexity'"),
         ({"evaluators": (1,)}, r"suite\.evaluators\[0\]: is 1"),
         ({"lengths": "1:b"}, "lengths: has 'b'"),
-        ({"num_examples": 0}, r"suite\.num_examples: is 0"),
+        ({"num_examples": -1}, r"suite\.num_examples: is -1"),
         ({"sample": 3}, r"suite\.sample: is not a field, did you mean suite\.samples"),
         ({"samples": {"count": -1}}, r"suite\.samples\.count: is -1"),
         ({"samples": {"max_new_tokens": 0}}, r"suite\.samples\.max_new_tokens: is 0"),
