@@ -23,7 +23,8 @@ class PositionEncoding(nnx.Module):
     """
 
     at_input: ClassVar[bool] = False  # added to the embeddings: cannot differ by layer
-    shift_invariant: bool = True  # adding a constant to all ids changes no logit
+    # Adding a constant to all ids changes no logit; an object may deny it, by its config.
+    shift_invariant: bool = True
     trained: ClassVar[bool] = False  # has parameters, and gradients reach them all
     cacheable: ClassVar[bool] = True  # prefill + cached decoding = the full forward pass
 
