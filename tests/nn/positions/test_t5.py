@@ -37,12 +37,11 @@ def test_buckets_of_both_directions():
 
 
 def test_a_whole_quotient_is_not_rounded_down():
-    """n = 8, max 32: e = 4, ln(d/4) / ln 8 · 4: d = 4 · 8^(1/2), … and whole where d = 4, 32."""
-    section = config(num_buckets=12, max_distance=6 * 64).position.t5
-    # e = 6: 6 · 64^(k/6) = 6, 12, 24, 48, 96, 192 are the first distances of buckets 6 … 11.
-    first = np.array([6, 12, 24, 48, 96, 192])
-    np.testing.assert_array_equal(buckets(first, section, causal=True), [6, 7, 8, 9, 10, 11])
-    np.testing.assert_array_equal(buckets(first[1:] - 1, section, causal=True), [6, 7, 8, 9, 10])
+    """e = 5, up to 160: 5 · 2^k is the first distance of bucket 5 + k; ln 2 / ln 32 · 5 is .9…9."""
+    section = config(num_buckets=10, max_distance=160).position.t5
+    first = np.array([5, 10, 20, 40, 80])
+    np.testing.assert_array_equal(buckets(first, section, causal=True), [5, 6, 7, 8, 9])
+    np.testing.assert_array_equal(buckets(first[1:] - 1, section, causal=True), [5, 6, 7, 8])
 
 
 @pytest.mark.parametrize(("num_buckets", "max_distance"), [(8, 20), (2, 2), (4, 128), (64, 33)])
