@@ -12,10 +12,10 @@ def scale_queries(
     """Queries at n > length tokens times ln n / ln length; length 0: as they are.
 
     n is position + 1 in a causal model and the document's extent in an encoder: ids count, so
-    offset and randomized ones are longer texts. Chiang and Cholak
-    2022 multiply all logits by ln n; as in Qwen's published code, texts up to the training
-    length stay as they are, so that a trained model can be given the scale afterwards. SSMax
-    (Nakanishi 2025) is this with a trained factor a head.
+    offset and randomized ones are longer texts. Chiang and Cholak 2022 multiply all logits by
+    ln n; as in Qwen's published code, texts up to the training length stay as they are, so that a
+    trained model can be given the scale afterwards. SSMax (Nakanishi 2025) is this with a trained
+    factor a head.
     """
     if not length:
         return q_BLHK
