@@ -21,6 +21,7 @@ PALETTE = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#0
 MARKERS = "osD^vPX"
 LINES = ("-", "--", ":")  # after seven series the colours come again, with another line
 MAX_TICKS = 8  # lengths that are all named on an axis
+MAX_INSIDE = 4  # series whose legend stays within the axes
 
 
 def write_atomic(path: Path, content: str | bytes) -> Path:
@@ -88,6 +89,8 @@ def plot_by_length(
     equal distances.
     """
     figure, axes = _figure()
+    if len(series) > MAX_INSIDE:
+        figure.set_figwidth(figure.get_figwidth() + 1.5)
     for index, (name, points) in enumerate(series.items()):
         lengths, values, lows, highs = zip(*points, strict=True)
         color, marker = PALETTE[index % len(PALETTE)], MARKERS[index % len(MARKERS)]
@@ -105,7 +108,10 @@ def plot_by_length(
         if len(ticks) <= MAX_TICKS:
             axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
     axes.set(xlabel=x_label, ylabel=y_label)
-    axes.legend()
+    if len(series) > MAX_INSIDE:
+        figure.legend(loc="outside right upper")
+    else:
+        axes.legend()
     return write_atomic(path, _png(figure))
 
 

@@ -74,6 +74,22 @@ def test_plot_by_length_draws_each_series(tmp_path):
     assert coloured(path, report.PALETTE[2]) == 0
 
 
+def test_many_series_can_be_told_apart(tmp_path, monkeypatch):
+    """After seven the colours come again with another line; the legend leaves the axes free."""
+    figures = []
+    monkeypatch.setattr(report, "_png", lambda figure: figures.append(figure) or b"")
+    series = {f"scheme {n}": [(x, n, n, n) for x in (64, 128, 512)] for n in range(10)}
+    report.plot_by_length(
+        tmp_path / "p.png", series, x_label="", y_label="", trained_up_to=64, log_lengths=True
+    )
+    (axes,) = figures[0].axes
+    looks = {(line.get_color(), line.get_linestyle()) for line in axes.lines[:10]}
+    assert len(looks) == 10
+    assert axes.get_legend() is None
+    assert len(figures[0].legends[0].get_texts()) == 11
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["64", "128", "512"]
+
+
 def test_curves_from_metrics(tmp_path):
     metrics = tmp_path / "metrics.jsonl"
     lines = [
