@@ -102,8 +102,8 @@ def model() -> ConfigDict:
 def position_source() -> ConfigDict:
     """Which id a token has; the draws of training are new in every step."""
     s = ConfigDict()
-    # contiguous: 0, 1, 2, … | offset: from a random start in training, 0 in evaluation |
-    # randomized: a sorted random choice of ids, in evaluation too | abacus: place within a number
+    # 0, 1, 2, …; from a random start in training; sorted random ids; place of a digit in a number:
+    # contiguous | offset | randomized | abacus
     s.kind = "contiguous"
     s.range = 0  # offset, randomized: ids are drawn from 0 … range - 1: 0 = model.max_length
     s.abacus = ConfigDict()

@@ -187,6 +187,9 @@ PAIRS = TEXT | {
     "objective.kind": "seq2seq",
 }
 FIXED = {"train.num_steps": 100, "train.num_epochs": 0.0}
+OFFSET = {"model.position.source.kind": "offset"}
+RANGE_30 = {"model.position.source.range": 30}
+ABACUS = {"model.position.source.kind": "abacus"}
 # The last change is the one at fault; then a word of what is wrong, or of how to mend it.
 REFUSED = [
     *(({f"model.{n}": 0}, "1 or more") for n in ("num_layers", "d_model", "num_heads")),
@@ -316,6 +319,15 @@ REFUSED = [
     ({"seed": 2**32}, "0 to 4294967295"),
     ({"data.length": 65}, "model.max_length = 64"),
     (FIXED | {"schedule.warmup_steps": 100}, "the run's 100 steps"),
+    ({"model.position.source.range": 30}, "offset, randomized"),
+    ({"model.position.source.range": -1}, "0 or more"),
+    (OFFSET | {"model.position.source.range": 19}, "below data.length = 20"),
+    (OFFSET | {"model.position.source.range": 65}, "more than model.max_length = 64"),
+    (PAIRS | OFFSET | {"data.target_length": 40} | RANGE_30, "below data.target_length = 40"),
+    ({"model.position.source.abacus.max_offset": -1}, "0 or more"),
+    (ABACUS | ROPE | {"model.position.rope.scaling.kind": "dynamic_ntk"}, "choose another"),
+    ({"model.position.source.abacus.digits": (4, -1)}, "those of the tokenizer"),
+    (ABACUS | {"data.length": 20}, "ids up to 119 with model.position.source.abacus.max_offset"),
 ]
 
 
@@ -365,6 +377,10 @@ def test_two_rests_of_a_mesh_are_refused():
         FIXED | {"schedule.warmup_steps": 99},
         FIXED | {"schedule.warmup_steps": 100, "schedule.decay_steps": 200},
         {"data.length": 64, "seed": 2**32 - 1, "mesh.data": 2, "mesh.fsdp": 4},
+        OFFSET | {"model.position.source.range": 20, "model.position.source.abacus.max_offset": 9},
+        ROPE | {"model.position.source.kind": "randomized", "model.position.source.range": 2048},
+        ABACUS | {"model.max_length": 120},
+        ABACUS | {"model.position.kind": "none", "model.position.source.abacus.digits": (3, 4)},
     ],
     ids=str,
 )
@@ -486,6 +502,6 @@ def test_choices_are_named_beside_the_default():
             found = [
                 above + ln  # choices too long for the line stand above it
                 for above, ln in itertools.pairwise(lines)
-                if f".{where} = " in ln
+                if f".{where} = " in ln or f" s.{name[-1]} = " in ln  # s: the section
             ]
             assert any(all(choice in ln for choice in choices) for ln in found), path

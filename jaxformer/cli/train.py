@@ -35,10 +35,12 @@ def _train() -> int:
     cfg = RunConfig.from_config_dict(FLAGS.config)
 
     from jaxformer.data import open_data, resolve
+    from jaxformer.nn.positions import check_bounds
     from jaxformer.progress import show_progress
     from jaxformer.training.loop import train
     from jaxformer.training.workdir import locked
 
+    check_bounds(cfg)
     if FLAGS.dry_run:
         data = open_data(cfg, None)
         _describe(resolve(cfg, data), data)

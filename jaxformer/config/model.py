@@ -213,6 +213,13 @@ class ModelConfig(Section):
             refuse("model.position.logn_length", "is 1, whose logarithm is 0", "give 2 or more")
         if "rope" in self.position_kinds:
             check_rope(position.rope, self.head_width)
+            scaling, source = position.rope.scaling.kind, position.source.kind
+            if scaling == "dynamic_ntk" and source == "abacus":
+                refuse(
+                    "model.position.rope.scaling.kind",
+                    f"is {scaling} while model.position.source.kind = {source}",
+                    "the largest id of a text is not known before it is written: choose another",
+                )
         if "t5" in self.position_kinds:
             check_t5(position.t5, bidirectional=self.architecture != "decoder")
         if "fire" in self.position_kinds:

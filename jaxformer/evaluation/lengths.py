@@ -11,7 +11,7 @@ from jaxformer.data.tasks.agreement import Agreement as AgreementTask
 from jaxformer.errors import UserError
 from jaxformer.evaluation.evaluators import Batch, Evaluator, Total, evaluate_batches
 from jaxformer.generation.inputs import bucket
-from jaxformer.nn.positions import position_bound
+from jaxformer.nn.positions.sources import document_limit
 
 
 def parse_lengths(text: str) -> tuple[int, ...]:
@@ -40,18 +40,18 @@ def trained_up_to(cfg: RunConfig) -> int:
 
 
 def fits(cfg: RunConfig, length: int, needs: int, strict: bool) -> bool:
-    """Whether no learned table ends before the `needs` positions of a length do.
+    """Whether no learned table, or range of ids, ends before the `needs` tokens of a length do.
 
     Where one does, `strict` raises UserError.
     """
-    bound = position_bound(cfg.model)
-    if strict and bound and needs > bound:
+    most, field = document_limit(cfg.model)
+    if strict and most and needs > most:
         raise UserError(
-            "model.max_length",
-            f"is {bound}, but length {length} needs {needs} learned positions",
+            field,
+            f"is {most}, but length {length} needs {needs} positions",
             "evaluate shorter lengths, or train with a greater one or other positions",
         )
-    return not bound or needs <= bound
+    return not most or needs <= most
 
 
 class Examples(Protocol):
@@ -120,7 +120,7 @@ def evaluate_lengths(
     cfg: RunConfig,
 ) -> dict[int, Mapping[str, Total]]:
     """Totals of all evaluators at each length; those that counted nothing are left out."""
-    bound, found = position_bound(cfg.model), {}
+    bound, found = document_limit(cfg.model).tokens, {}
     for examples in drawn:
         batches = examples.batches(cfg.eval.batch_size, bound)
         totals = evaluate_batches(evaluators, graphdef, params, batches)

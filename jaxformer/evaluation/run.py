@@ -13,6 +13,7 @@ from jaxformer.data.loader import evaluation_batches
 from jaxformer.data.tokenizers import Tokenizer
 from jaxformer.errors import UserError
 from jaxformer.evaluation import report, tables
+from jaxformer.evaluation.coverage import Coverage, describe
 from jaxformer.evaluation.evaluators import EVALUATORS, Total, evaluate_batches
 from jaxformer.evaluation.lengths import (
     Examples,
@@ -34,6 +35,7 @@ from jaxformer.evaluation.translation import (
     find_pairs,
 )
 from jaxformer.evaluation.windows import ByPlace, cut_lengths
+from jaxformer.nn.positions.sources import document_limit
 
 LENGTH_NAMES = {"agreement": "modifiers"}  # of a text: tokens of context
 
@@ -92,7 +94,7 @@ def evaluate(
     prompts = find_prompts(run.config, run.tokenizer, data, suite)
     pairs = _pairs(run, data, suite)
     _make_directory(out_dir)
-    found = {v.name: _measure(v, run.tokenizer, data, suite, drawn, pairs) for v in variants}
+    found = {v.name: _measure(v, run, data, suite, drawn, pairs) for v in variants}
     results = [
         {"split": row["split"], "positions": name} | row
         for name, one in found.items()
@@ -113,7 +115,7 @@ def evaluate(
 
 def _measure(
     variant: Variant,
-    tokenizer: Tokenizer,
+    run: Run,
     data: Data,
     suite: SuiteConfig,
     drawn: Sequence[Examples],
@@ -125,12 +127,12 @@ def _measure(
     on_rows = tuple(e for e in evaluators if not e.needs_task)
     batches = evaluation_batches(data.validation, cfg.eval.batch_size, cfg.eval.max_rows)
     overall = evaluate_batches(on_rows, graphdef, params, batches) if on_rows else {}
-    by_place = () if data.task else (ByPlace(),)
-    by_length = evaluate_lengths((*evaluators, *by_place), graphdef, params, drawn, cfg)
+    more = (Coverage(run.config),) if data.task else (ByPlace(), Coverage(run.config))
+    by_length = evaluate_lengths((*evaluators, *more), graphdef, params, drawn, cfg)
     translations = None
     if pairs is not None:
         translations = evaluate_translations(
-            variant.model, tokenizer, pairs, suite.translation, cfg
+            variant.model, run.tokenizer, pairs, suite.translation, cfg
         )
     return Found(overall, by_length, translations)
 
@@ -162,11 +164,13 @@ def _show(
     if first.by_length:
         name, trained = _length_name(run), trained_up_to(cfg)
         left_out = [n for n in asked if n not in first.by_length]
-        bound = f"model.max_length = {cfg.model.max_length}"
-        bound += "" if cfg.data.is_task else " or the validation text"
+        most, field = document_limit(cfg.model)
+        limits = [f"{field} = {most}"] * bool(most)
+        bound = " or ".join(limits + ["the validation text"] * (not cfg.data.is_task))
         note = f"\nLeft out, longer than {bound}: {left_out}\n" if left_out else ""
         if only:
             table = tables.by_length(first.by_length, name, trained)
+            note += "".join(f"\n{line}\n" for line in describe(first.by_length))
             shown[f"By number of {name}{under}"] = report.markdown(table) + note
         else:
             by_scheme = {scheme: one.by_length for scheme, one in found.items()}

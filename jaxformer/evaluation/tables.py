@@ -4,11 +4,13 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from jaxformer.evaluation.coverage import UNTRAINED
 from jaxformer.evaluation.evaluators import Total
 from jaxformer.evaluation.statistics import wilson
 
 ORDER = ("loss", "loss_beyond", "loss_last", "accuracy", "macro_f1", "exact_match", "agreement")
 PER_EXAMPLE = ("exact_match", "agreement")  # of independent examples: these have an interval
+ORDER += tuple(UNTRAINED)
 LOSSES = {  # in nats per token; the last two of texts only, see windows.py
     "loss": "loss",
     "loss_beyond": "loss beyond trained positions",
@@ -67,7 +69,7 @@ def by_length(
     totals_by_length: Mapping[int, Mapping[str, Total]], name: str, trained: int
 ) -> list[dict[str, Any]]:
     """One row a length; shares in per cent, with their interval, losses in nats per token."""
-    table = []
+    table, new = [], _counted(totals_by_length)
     for length, totals in totals_by_length.items():
         row: dict[str, Any] = {name: length, "trained": length <= trained}
         for metric in PER_EXAMPLE:
@@ -82,6 +84,7 @@ def by_length(
         if "loss" in totals:
             row["perplexity"] = math.exp(min(totals["loss"].mean, 700.0))
             row["token accuracy %"] = f"{100 * totals['accuracy'].mean:.1f}"
+        row |= {title: f"{100 * totals[metric].mean:.1f}" for metric, title in new.items()}
         table.append(row)
     return table
 
@@ -92,16 +95,28 @@ def by_scheme(
     """A table a metric: one row a length, a column a scheme; shares in per cent."""
     first = next(iter(by_length.values()))
     titles = {metric: f"{metric.replace('_', ' ')} %" for metric in PER_EXAMPLE} | LOSSES
+    for lengths in by_length.values():
+        titles |= _counted(lengths)
     found = {}
     for metric, title in titles.items():
-        scale, digits = (100, 1) if metric in PER_EXAMPLE else (1, 4)
+        scale, digits = (1, 4) if metric in LOSSES else (100, 1)
         table = []
         for length, totals in first.items():
             if metric in totals:
                 means = {s: lengths[length][metric].mean for s, lengths in by_length.items()}
                 cells = {scheme: f"{scale * mean:.{digits}f}" for scheme, mean in means.items()}
-                row = {name: length, "trained": length <= trained}
+                row = {name: length, "in training": length <= trained}  # 'trained' is a scheme
                 table.append(row | cells | {"of": f"{totals[metric].weight:,.0f}"})
         if table:
             found[title] = table
     return found
+
+
+def _counted(by_length: Mapping[int, Mapping[str, Total]]) -> dict[str, str]:
+    """Columns of what evaluation visited and training never did, where anything did."""
+    everywhere = [totals for totals in by_length.values() if set(UNTRAINED) <= set(totals)]
+    return {
+        metric: f"{metric.replace('_', ' ')} %"
+        for metric in UNTRAINED
+        if any(totals[metric].sum for totals in everywhere)
+    }

@@ -20,6 +20,7 @@ from jaxformer.data.loader import Loader
 from jaxformer.errors import Preempted, TrainingFailed, UserError
 from jaxformer.evaluation.evaluators import validation
 from jaxformer.models import build, init
+from jaxformer.nn.positions import check_bounds
 from jaxformer.sharding import check_batch, make_mesh, put_batch
 from jaxformer.training.metrics import Meter, MetricsWriter, flops_per_position, peak_flops
 from jaxformer.training.optim import make_optimizer
@@ -43,6 +44,7 @@ def train(
     Returns the last step. Raises UserError (bad input), Preempted (a signal came, all is saved) or
     TrainingFailed (too many updates in a row were not finite).
     """
+    check_bounds(cfg)
     with locked(workdir) as path, stop_on_signal() as stop:
         check_restart(path, cfg)
         mesh = make_mesh(cfg.mesh)

@@ -207,3 +207,19 @@ def test_files_that_are_no_tokenizer(tmp_path):
     (tmp_path / "other.json").write_text(json.dumps({"model": 1}))
     with pytest.raises(UserError, match=r"other\.json: is not a tokenizer\.json"):
         Tokenizer.load(tmp_path / "other.json")
+
+
+@pytest.mark.parametrize("kind", ["char", "byte", "word"])
+def test_digits_are_single_tokens(kind):
+    tokenizer = make(kind, "1 + 2 = 3 a1b")
+    written = sorted(tokenizer.token(i) for i in tokenizer.digits())
+    assert written == (list("0123456789") if kind == "byte" else list("123"))
+
+
+def test_numbers_that_are_one_token_cannot_be_counted_by_digit():
+    with pytest.raises(UserError, match=r"counts digits, but '12' is one token"):
+        make("word", "1 + 2 = 12").digits()
+    with pytest.raises(UserError, match=r"counts digits, but 'Ġ?1[12]?' is one token"):
+        make("bpe", "11 12 11 12 11 12 11 12 " * 9).digits()
+    with pytest.raises(UserError, match="has no digits"):
+        make("char", "abc").digits()

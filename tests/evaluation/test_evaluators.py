@@ -188,3 +188,19 @@ def test_validation_on_a_mesh_equals_one_device():
     assert found["tokens"] == wanted["tokens"]
     assert found["loss"] == pytest.approx(wanted["loss"], rel=1e-5)
     assert math.isclose(found["accuracy"], wanted["accuracy"])
+
+
+def test_randomized_positions_are_drawn_by_the_row_whatever_the_batch_size():
+    """And anew in no evaluation: the loss of a checkpoint is one number."""
+    drawn = builders.model_config(
+        vocab_size=VOCAB, num_layers=1, **{"position.source.kind": "randomized"}
+    )
+    graphdef = builders.graphdef(drawn)
+    chosen = (EVALUATORS["perplexity"],)
+    losses = [
+        evaluate_batches(chosen, graphdef, PARAMS, evaluation_batches(ROWS, size))["loss"].mean
+        for size in (2, 7)
+    ]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-6)
+    contiguous = totals(["perplexity"])["loss"].mean
+    assert losses[0] != pytest.approx(contiguous, rel=1e-3)

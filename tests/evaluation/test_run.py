@@ -69,7 +69,15 @@ def test_agreement_suite_writes_tables_plots_and_samples(tmp_path):
         assert float(row["weight"]) == 20
         assert 0 <= float(row["low"]) <= float(row["value"]) <= float(row["high"]) <= 1
     table = found.tables["By number of modifiers"].splitlines()
-    assert table[-1] == "Left out, longer than model.max_length = 24: [8]"
+    assert "Left out, longer than model.max_length = 24: [8]" in table
+    # Training sentences have up to 19 inputs, those of 4 modifiers at least 21.
+    new = {row["length"]: row for row in rows if row["metric"] == "untrained_ids"}
+    assert float(new["3"]["value"]) == 0
+    share = float(new["4"]["value"])
+    assert 2 / 21 <= share <= 4 / 23
+    assert table[-1] == f"Tokens with ids that training never had: {100 * share:.1f} % at 4"
+    assert table[0].split("|")[-2].strip() == "untrained ids %"
+    assert table[3].split("|")[-2].strip() == f"{100 * share:.1f}"
     table = [line for line in table if line.startswith("|")]
     assert [line.split("|")[2].strip() for line in table] == ["trained", "-" * 6 + ":", "yes", "no"]
     assert len(found.samples) == 2
@@ -86,7 +94,8 @@ def test_lengths_asked_for_must_fit_a_learned_table(tmp_path):
     suite = small_suite(run, evaluators=("agreement",))
     suite = dataclasses.replace(suite, samples=dataclasses.replace(suite.samples, count=0))
     found = evaluate(run, data, suite, tmp_path / "eval", lengths=(8, 7))
-    assert [row["length"] for row in found.results] == [7, 8]
+    shares = [row["length"] for row in found.results if row["metric"] == "agreement"]
+    assert shares == [7, 8]
     assert not found.samples
 
 
@@ -143,7 +152,11 @@ def test_a_text_by_context_length(tmp_path):
     whole = {row["metric"]: row["value"] for row in found.results if row["split"] == "validation"}
     assert rows[20, "loss"]["value"] == pytest.approx(whole["loss"], rel=1e-6)
     table = found.tables["By number of tokens of context"].splitlines()
-    assert [line.split("|")[2].strip() for line in table[2:]] == ["yes", "no"]
+    assert [line.split("|")[2].strip() for line in table[2:4]] == ["yes", "no"]
+    # In packed lines of 44 tokens nearly half of a window of 40 is farther than 19 from its start.
+    share = rows[40, "untrained_distances"]["value"]
+    assert 0.3 < share < 0.5
+    assert table[-1].endswith(f"distances that training never had: {100 * share:.1f} % at 40")
 
 
 def test_several_schemes_stand_side_by_side(tmp_path):
@@ -190,7 +203,8 @@ def test_schemes_of_a_task_share_its_examples(tmp_path):
     found = evaluate(run, data, suite, tmp_path / "eval", lengths=(1, 6), schemes=schemes)
     shares = {(r["positions"], r["length"]): r["value"] for r in found.results}
     assert [shares["trained", n] for n in (1, 6)] == [shares["yarn:1", n] for n in (1, 6)]
-    assert list(found.tables) == ["By number of modifiers: agreement %"]
+    shown = ["agreement %", "untrained distances %"]
+    assert list(found.tables) == [f"By number of modifiers: {title}" for title in shown]
     assert (tmp_path / "eval" / "agreement_by_length.png").exists()
 
 

@@ -9,8 +9,10 @@ import optax
 import pytest
 from flax import nnx
 
+from jaxformer.config import MeshConfig
 from jaxformer.losses import cross_entropy
 from jaxformer.models import build
+from jaxformer.sharding import make_mesh, put_batch
 from tests.training import tiny
 
 
@@ -39,6 +41,29 @@ def test_update_is_the_same_for_any_number_of_microbatches(scan_layers, splits):
     for params, sums in results[1:]:
         np.testing.assert_allclose(sums, results[0][1], rtol=1e-5)
         tree_close(params, results[0][0], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["offset", "randomized"])
+def test_drawn_positions_are_those_of_a_row_however_a_batch_is_split(kind):
+    """In four microbatches, or on eight devices; each step draws anew."""
+    drawn = {"model__position__source__kind": kind, "model__max_length": 24}
+    size = {"sgd_norm": 0.5, "rate": 0.5}
+    whole = tiny.program(tiny.config(**drawn), **size)
+    batch, state = tiny.batch(), whole.state
+    expected, sums = whole.step(state, batch)
+    split = tiny.program(tiny.config(train__num_microbatches=4, **drawn), **size)
+    after, found = split.step(state, batch)
+    tree_close(after.params, expected.params, rtol=1e-5, atol=1e-6)
+    tree_close(found, sums, rtol=1e-5)
+    if kind == "randomized":  # its draws run a loop
+        mesh = make_mesh(MeshConfig(2, 4))
+        assert mesh is not None
+        with jax.set_mesh(mesh):
+            spread = tiny.program(tiny.config(**drawn), mesh, **size)
+            found = spread.step(spread.state, put_batch(mesh, batch))[1]
+        tree_close(found, sums, rtol=1e-5)
+    later = dataclasses.replace(state, step=state.step + 1)
+    assert whole.step(later, batch)[1]["loss"] != sums["loss"]
 
 
 def test_dropout_differs_between_steps_and_between_rows():

@@ -4,7 +4,7 @@ import importlib
 
 from flax import nnx
 
-from jaxformer.config import ModelConfig
+from jaxformer.config import ModelConfig, RunConfig
 from jaxformer.errors import UserError
 from jaxformer.nn.positions.alibi import Alibi, LearnedAlibi
 from jaxformer.nn.positions.base import PositionEncoding
@@ -55,3 +55,20 @@ def position_bound(cfg: ModelConfig) -> int:
     """The number of position ids that all encodings of a model can take; 0: no such bound."""
     bounds = [encoding_class(kind).bound(cfg) for kind in cfg.position_kinds]
     return min((bound for bound in bounds if bound), default=0)
+
+
+def check_bounds(cfg: RunConfig) -> None:
+    """Raises UserError where an encoding has fewer ids than rows of the data may ask for.
+
+    The config itself knows learned tables; this knows an encoding of the user's own too.
+    """
+    source = cfg.model.position.source
+    for kind in cfg.model.position_kinds:
+        bound = encoding_class(kind).bound(cfg.model)
+        for name in ("length", "target_length"):
+            length = getattr(cfg.data, name)
+            ids = source.num_ids(length, cfg.model.max_length)
+            if bound and ids > bound:
+                what = f"is {kind}, which has {bound} ids, but data.{name} = {length} needs {ids}"
+                mend = "lower it, or what model.position.source draws from"
+                raise UserError("model.position.kind", what, mend)
