@@ -17,6 +17,7 @@ from jaxformer.evaluation.coverage import (
     Coverage,
     describe,
     largest_distances,
+    new_from,
 )
 from jaxformer.evaluation.evaluators import Total
 from jaxformer.evaluation.schemes import configure, parse_schemes
@@ -98,6 +99,14 @@ def test_what_is_new_to_a_decoder(case):
     cfg = config(kind, **changes)
     assert counted(cfg, batch_of(12, 3, width=16), scheme) == (expected, 15.0)
     assert counted(cfg, batch_of(8, 6, width=16), scheme) == ({}, 14.0)
+
+
+def test_training_saw_no_farther_than_its_windows():
+    """Here a layer of window 5 is evaluated with all tokens in sight, which no scheme does."""
+    narrow = config("rope", **{"model.layer_pattern": "rope:window=5, none"})
+    wide = config("rope", **{"model.layer_pattern": "rope, none"}).model
+    assert new_from(narrow, wide, "positions") == [(DISTANCES, 5, 0)]
+    assert new_from(narrow, narrow.model, "positions") == [(DISTANCES, 5, 5)]
 
 
 def test_only_supervised_tokens_are_counted():
