@@ -10,6 +10,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import jax
+
 from jaxformer.data import open_data
 from jaxformer.errors import Preempted, TrainingFailed
 from jaxformer.evaluation.run import evaluate
@@ -59,6 +61,7 @@ def run_sweep(jobs: Sequence[Job], out: Path) -> str:
                 record = Record(0, [], str(error))
             write_record(out, cell, record)
             shown = write_report(out, cells)
+            jax.clear_caches()  # of programs that were the cell's own: 30 MB or more
             if number < len(waiting):
                 left = (time.monotonic() - began) / number * (len(waiting) - number)
                 _say(f"about {_duration(left)} to go")

@@ -26,7 +26,7 @@ CHANGES = {
     "data.pack": True,
     "data.tokenizer.kind": "char",
     "schedule.warmup_steps": 1,
-    "train.num_steps": 6,
+    "train.num_steps": 4,
     "train.num_epochs": 0.0,
     "train.batch_size": 4,
     "train.log_every": 1,
