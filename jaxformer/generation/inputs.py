@@ -98,10 +98,11 @@ def prefill(model: Any, inputs: Inputs, new: int) -> tuple[jax.Array, Cache]:
         config, batch_size, width + new, model.dtype, ids_BC.max(1) + 1, positions_BC=ids_BC
     )
     if inputs.source_BS is not None:
-        source = inputs.source_BS, inputs.source_segment_ids_BS
-        source_ids_BS = evaluation_ids(config, *source, inputs.rows_B, "source_positions")
+        source = jnp.asarray(inputs.source_BS), jnp.asarray(inputs.source_segment_ids_BS)
+        rows_B = jnp.asarray(inputs.rows_B)
+        source_ids_BS = evaluation_ids(config, *source, rows_B, "source_positions")
         hidden_BSD = model.encode(*source, source_ids_BS)
-        cache = model.attach(cache, hidden_BSD, inputs.source_segment_ids_BS)
+        cache = model.attach(cache, hidden_BSD, source[1])
     real_BP = (jnp.arange(width)[None] < lengths_B[:, None]).astype(jnp.int32)
     prompt_ids_BP = jnp.where(real_BP != 0, ids_BC[:, :width], 0)
     out = _decoder(model)(
