@@ -73,9 +73,9 @@ def test_prompts_that_cannot_be_continued_are_refused(prompt, add_bos, message):
         ask([prompt], add_bos)
 
 
-def encoder_decoder():
+def encoder_decoder(**changes):
     cfg = builders.model_config(
-        architecture="encoder_decoder", vocab_size=TOKENIZER.vocab_size, num_layers=1
+        architecture="encoder_decoder", vocab_size=TOKENIZER.vocab_size, num_layers=1, **changes
     )
     return builders.make_model(cfg, seed=5)
 
@@ -98,6 +98,16 @@ def test_a_translation_depends_on_its_source_alone(beam_size):
     for source, text in zip(SENTENCES, together, strict=True):
         assert len(text.split()) <= len(source.split()) + 1 + 10
     assert translated([], **settings) == []
+
+
+def test_randomized_positions_are_drawn_by_the_number_of_the_sentence():
+    """Not by its place in a batch, where its length puts it."""
+    model = encoder_decoder(**{"position.source.kind": "randomized", "max_length": 40})
+    settings = {"extra_tokens": 10, "add_bos": False, "add_eos": True}
+    together = translate(model, TOKENIZER, SENTENCES, batch_size=3, **settings)
+    twice = translate(model, TOKENIZER, SENTENCES[:1] * 5, batch_size=3, **settings)
+    assert twice[0] == together[0]
+    assert len(set(twice)) > 1
 
 
 def test_sources_that_cannot_be_translated_are_refused():
