@@ -1,6 +1,7 @@
 """Every objective through the training step and the evaluators."""
 
 import dataclasses
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -8,6 +9,8 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from jaxformer import sharding
+from jaxformer.config import MeshConfig
 from jaxformer.data.objectives import (
     Masking,
     causal_lm,
@@ -21,7 +24,9 @@ from jaxformer.evaluation.classification import macro_f1
 from jaxformer.evaluation.evaluators import validation
 from jaxformer.losses import cross_entropy
 from jaxformer.models import build, forward
+from jaxformer.training.loop import train
 from tests.training import tiny
+from tests.training.test_loop import At, Killed, kill, lines, saved
 
 LENGTH, VOCAB, CLASSES = tiny.LENGTH, tiny.VOCAB, 3
 TEXT = {"data__source": "text", "data__path": "a.txt"}
@@ -116,6 +121,51 @@ def test_update_is_the_same_for_any_number_of_microbatches(kind):
     jax.tree.map(
         lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5), one.params, four.params
     )
+
+
+LAYERED = ("masked_lm", "sequence_classification", "seq2seq")  # one of each architecture or head
+
+
+def losses(program, kind, mesh=None):
+    """Loss and gradient norm of each of four updates."""
+    state, found = program.state, []
+    for step in range(4):
+        state, metrics = program.step(state, sharding.put_batch(mesh, batch(kind, step, 16)))
+        found.append([metrics["loss"] / metrics["weight"], metrics["grad_norm"]])
+    return found
+
+
+@pytest.mark.parametrize("kind", LAYERED)
+def test_scanned_layers_and_a_mesh_change_no_loss(kind):
+    """Dropout on: unrolled on one device, scanned on a mesh of eight."""
+    changes = {"train__batch_size": 16, "train__num_microbatches": 2, "model__num_layers": 2}
+    changes |= tiny.DROPOUT
+    expected = losses(tiny.program(config(kind, **changes)), kind)
+    mesh = sharding.make_mesh(MeshConfig(2, 4))
+    assert mesh is not None
+    with jax.set_mesh(mesh):
+        spread = tiny.program(config(kind, model__scan_layers=True, **changes), mesh)
+        np.testing.assert_allclose(losses(spread, kind, mesh), expected, rtol=1e-5)
+    assert any(len(leaf.sharding.device_set) == 8 and not leaf.sharding.is_fully_replicated
+               for leaf in jax.tree.leaves(spread.state.params))  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", LAYERED)
+def test_a_run_cut_off_and_resumed_is_bit_equal(kind, tmp_path):
+    """Killed after the checkpoint of step 4; parameters, optimizer state and metrics."""
+    cfg = config(kind, train__num_steps=8, **tiny.DROPOUT)
+    tokenizer = SimpleNamespace(fingerprint="tiny", vocab_size=VOCAB)
+    data: Any = SimpleNamespace(
+        tokenizer=tokenizer, train=Rows(kind, 40), validation=Rows(kind), task=None
+    )
+    assert train(cfg, data, tmp_path / "whole") == 8
+    with pytest.raises(Killed):
+        train(cfg, data, tmp_path / "cut", progress=At(6, kill))
+    assert train(cfg, data, tmp_path / "cut") == 8
+    found, expected = (saved(tmp_path / name, cfg) for name in ("cut", "whole"))
+    jax.tree.map(np.testing.assert_array_equal, found, expected)
+    assert lines(tmp_path / "cut") == lines(tmp_path / "whole")
+    assert len(lines(tmp_path / "whole")) == 6
 
 
 @pytest.mark.parametrize("kind", CONFIGS)
