@@ -114,7 +114,7 @@ def _seeds(rows: Sequence[Row], arms: Sequence[str]) -> str:
     """One line an arm and seed, one column a length."""
     table = []
     for line in _lines(rows, [*arms, *_others(rows, arms), "seed"]):
-        shown = {length: _number(row["value"]) for length, [row] in line["lengths"].items()}
+        shown = {n: _mean([_number(row["value"])]) for n, [row] in line["lengths"].items()}
         table.append(line["names"] | shown)
     return report.markdown(_aligned(table, rows))
 

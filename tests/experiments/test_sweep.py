@@ -91,7 +91,7 @@ def test_the_table_has_mean_deviation_and_every_seed(whole):
     assert lines[2][3] == f"{mean:.3f} ± {std:.3f}"
     assert lines[3][4] == ""
     seeds = text.split("## loss, test, by length: every seed\n")[1].split("##")[0]
-    assert all(f"{value:.4g}" in seeds for value in of_none)
+    assert all(f" {value:.3f} |" in seeds for value in of_none)
 
 
 def test_a_finished_sweep_does_nothing_again(whole, jobs, capfd):
