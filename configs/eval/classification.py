@@ -6,7 +6,7 @@ from ml_collections import ConfigDict
 def get_config() -> ConfigDict:
     c = ConfigDict()
     c.evaluators = ("classification",)
-    c.lengths = ""  # tasks only
+    c.lengths = ""  # none: this objective has no lengths
     c.num_examples = 0
     c.seed = 0
     c.samples = ConfigDict()

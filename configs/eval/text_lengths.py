@@ -10,6 +10,6 @@ from configs.eval import text
 def get_config() -> ConfigDict:
     c: Any = text.get_config()
     c.lengths = "64,128,256,512"
-    c.num_examples = 1  # of a task: a text is read whole
+    c.num_examples = 0  # of a task: a text is read whole
     c.samples.count = 0
     return c

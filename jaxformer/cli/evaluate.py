@@ -104,7 +104,8 @@ def _continue(run, schemes) -> int:
         if has_pairs:
             texts = answer(model, run.tokenizer, FLAGS.prompt, **how, add_eos=cfg.data.add_eos)
         else:
-            texts = continue_text(model, run.tokenizer, FLAGS.prompt, **how)
+            prefix = cfg.objective.kind == "prefix_lm"
+            texts = continue_text(model, run.tokenizer, FLAGS.prompt, **how, prefix=prefix)
     except UserError as error:
         where = "--prompt" if error.where in ("text", "prompt", "source") else error.where
         raise UserError(where, error.what, error.mend)

@@ -166,6 +166,8 @@ class ModelConfig(Section):
         unread("model.head.num_classes", head.num_classes, not words, "head.kind = sequence, token")
         unread("model.head.transform", head.transform, words, "head.kind = vocabulary")
         unread("model.logit_softcap", self.logit_softcap, words, "head.kind = vocabulary")
+        unread("model.head_bias", self.head_bias, words, "head.kind = vocabulary")
+        unread("model.scale_logits", self.scale_logits, words, "head.kind = vocabulary")
         if head.transform and self.activation in GATED:
             refuse(
                 "model.head.transform",
@@ -181,10 +183,11 @@ class ModelConfig(Section):
                 f"is {self.window} while model.layer_pattern gives windows by layer",
                 "leave one of them out",
             )
-        if len(specs) > max(self.num_layers, self.encoder_layers):
+        fewest = min(self.num_layers or self.encoder_layers, self.encoder_layers or self.num_layers)
+        if len(specs) > fewest:
             refuse(
                 "model.layer_pattern",
-                f"describes {len(specs)} layers, the model has {self.num_layers}",
+                f"describes {len(specs)} layers, the model has {fewest}",
                 "shorten it: a pattern is repeated, not cut",
             )
         if self.scan_layers and len(set(specs)) > 1:
@@ -202,6 +205,11 @@ class ModelConfig(Section):
             hint = f"did you mean {near[0]}? " if near else ""
             mend = f"{hint}choose from {', '.join(kinds)}, or your own module:Class"
             refuse("model.position.kind", f"is {position.kind!r}", mend)
+        used = {spec.position for spec in parse_layer_pattern(self.layer_pattern)}
+        if used and position.kind not in {*used, "none", *INPUT_POSITIONS}:
+            mend = "choose one of the pattern's, none, or one that is added to the embeddings"
+            what = f"is {position.kind}, which no layer of model.layer_pattern has"
+            refuse("model.position.kind", what, mend)
         unread("model.position.options", position.options, own, "a position of your own")
         position.source.check()
         if position.kind == "sinusoidal":

@@ -75,8 +75,9 @@ class ExactMatch:
     needs_task = False
 
     def sums(self, model: Any, batch: Mapping[str, jax.Array]) -> Sums:
-        supervised_BL = batch["weights"] > 0
-        right_BL = _logits(model, batch).argmax(-1) == batch["targets"]
+        shape = (len(batch["weights"]), -1)  # a class of a whole text is one target
+        supervised_BL = (batch["weights"] > 0).reshape(shape)
+        right_BL = (_logits(model, batch).argmax(-1) == batch["targets"]).reshape(shape)
         counted_B = supervised_BL.any(-1)
         right_B = (right_BL | ~supervised_BL).all(-1) & counted_B
         return {"exact_match": (_count(right_B), _count(counted_B))}

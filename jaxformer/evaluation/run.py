@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
 from flax import nnx
 
 from jaxformer.config import RunConfig
@@ -71,6 +72,15 @@ class Found(NamedTuple):
     translations: Translations | None
 
 
+class Inputs(NamedTuple):
+    """What is evaluated: lengths asked for, examples of those that fit, prompts, sentences."""
+
+    lengths: tuple[int, ...]
+    examples: Sequence[Examples]
+    prompts: tuple[np.ndarray, np.ndarray]
+    pairs: Pairs | None
+
+
 def evaluate(
     run: Run,
     data: Data,
@@ -88,11 +98,8 @@ def evaluate(
     metrics.jsonl whose curves are drawn. All input is checked before anything is computed or
     written; raises UserError.
     """
-    asked = tuple(sorted(lengths or (parse_lengths(suite.lengths) if suite.lengths else ())))
     variants = [make_variant(scheme, run.model, run.config) for scheme in schemes]
-    drawn = _draw(run, data, suite, asked, strict=bool(lengths))
-    prompts = find_prompts(run.config, run.tokenizer, data, suite)
-    pairs = _pairs(run, data, suite)
+    asked, drawn, prompts, pairs = read_inputs(run.config, data, suite, lengths)
     _make_directory(out_dir)
     found = {v.name: _measure(v, run, data, suite, drawn, pairs) for v in variants}
     results = [
@@ -111,6 +118,16 @@ def evaluate(
         unit = run.config.objective.unit
         paths.append(report.plot_curves(out_dir / "curves.png", metrics_path, unit))
     return Evaluation(results, shown, texts, paths)
+
+
+def read_inputs(
+    cfg: RunConfig, data: Data, suite: SuiteConfig, lengths: tuple[int, ...] = ()
+) -> Inputs:
+    """What a suite evaluates a run on; needs no model. Raises UserError for what cannot be."""
+    asked = tuple(sorted(lengths or (parse_lengths(suite.lengths) if suite.lengths else ())))
+    drawn = _draw(cfg, data, suite, asked, strict=bool(lengths))
+    prompts = find_prompts(cfg, data.tokenizer, data, suite)
+    return Inputs(asked, drawn, prompts, _pairs(cfg, data, suite))
 
 
 def _measure(
@@ -161,13 +178,16 @@ def _show(
     if first.overall:
         table = tables.overall(results, cfg.objective.unit)
         shown[f"Validation, step {run.step}{under}"] = report.markdown(table)
-    if first.by_length:
-        name, trained = _length_name(run), trained_up_to(cfg)
-        left_out = [n for n in asked if n not in first.by_length]
+    note = ""
+    if left_out := [n for n in asked if n not in first.by_length]:
         most, field = document_limit(cfg.model)
         limits = [f"{field} = {most}"] * bool(most)
         bound = " or ".join(limits + ["the validation text"] * (not cfg.data.is_task))
-        note = f"\nLeft out, longer than {bound}: {left_out}\n" if left_out else ""
+        note = f"\nLeft out, longer than {bound}: {left_out}\n"
+    if note and not first.by_length:
+        shown[f"By number of {_length_name(run)}"] = note.lstrip()
+    if first.by_length:
+        name, trained = _length_name(run), trained_up_to(cfg)
         if only:
             table = tables.by_length(first.by_length, name, trained)
             note += "".join(f"\n{line}\n" for line in describe(first.by_length))
@@ -188,27 +208,25 @@ def _length_name(run: Run) -> str:
 
 
 def _draw(
-    run: Run, data: Data, suite: SuiteConfig, lengths: tuple[int, ...], strict: bool
+    cfg: RunConfig, data: Data, suite: SuiteConfig, lengths: tuple[int, ...], strict: bool
 ) -> Sequence[Examples]:
     """Examples by length; refuses what this run's data does not have."""
     if data.task is None:
         for name in suite.evaluators:
             if name != BLEU and EVALUATORS[name].needs_task:
-                what = f"has {name}, but data.source = {run.config.data.source} is no task"
+                what = f"has {name}, but data.source = {cfg.data.source} is no task"
                 raise UserError("suite.evaluators", what, "choose another suite")
-        return cut_lengths(data, run.config, lengths, strict=strict) if lengths else ()
+        return cut_lengths(data, cfg, lengths, strict=strict) if lengths else ()
     count = suite.num_examples or 1000  # a suite without lengths of its own need not say
-    return draw_lengths(
-        data.task, run.config, lengths, num_examples=count, seed=suite.seed, strict=strict
-    )
+    return draw_lengths(data.task, cfg, lengths, num_examples=count, seed=suite.seed, strict=strict)
 
 
-def _pairs(run: Run, data: Data, suite: SuiteConfig) -> Pairs | None:
+def _pairs(cfg: RunConfig, data: Data, suite: SuiteConfig) -> Pairs | None:
     """What is to be translated, if anything."""
     if BLEU not in suite.evaluators:
         return None
-    check_translates(run.config)
-    return find_pairs(suite.translation, run.tokenizer, data.validation, run.config.eval.max_rows)
+    check_translates(cfg)
+    return find_pairs(suite.translation, data.tokenizer, data.validation, cfg.eval.max_rows)
 
 
 def _make_directory(out_dir: Path) -> None:
@@ -255,7 +273,8 @@ def _plot(
                     interval = wilson(total.sum, total.weight) if is_share else [total.mean] * 2
                     points.append((length, total.mean, *interval))
             if points:
-                name = run.config.model.position.kind if len(by_scheme) == 1 else scheme
+                alone = len(by_scheme) == 1 and scheme == TRAINED.name
+                name = run.config.model.position.kind if alone else scheme
                 series[name] = points
         if series:
             path = report.plot_by_length(

@@ -14,6 +14,7 @@ from jaxformer.generation.generate import generate
 from jaxformer.generation.inputs import room
 from jaxformer.generation.sampling import parse_sampler
 from jaxformer.generation.text import encode_prompts
+from jaxformer.nn.positions.sources import document_limit
 
 FIRST_TOKENS = 8  # of a validation row, as a prompt where there is no other
 
@@ -36,7 +37,8 @@ def find_prompts(
     for text, length in zip(suite.samples.prompts, lengths_B, strict=False):
         if count and room(cfg.model, int(length), 1) < 1:
             what = f"{text!r} has {length} tokens"
-            mend = f"model.max_length = {cfg.model.max_length} leaves no room after it"
+            most, field = document_limit(cfg.model)
+            mend = f"{field} = {most} leaves no room after it"
             raise UserError("suite.samples.prompts", what, mend)
     return np.repeat(tokens_BP, count, axis=0), np.repeat(lengths_B, count)
 
@@ -61,6 +63,7 @@ def sample(
         key=jax.random.key(suite.seed),
         eos_id=tokenizer.eos_id,
         pad_id=tokenizer.pad_id,
+        prefix=cfg.objective.kind == "prefix_lm",
     )
     rows = zip(tokens_BP, lengths_B, out.tokens, out.lengths, strict=True)
     return [tokenizer.decode(np.concatenate([p[:n], t[:m]])) for p, n, t, m in rows]

@@ -104,6 +104,10 @@ def configure(scheme: Scheme, cfg: ModelConfig, length: int) -> ModelConfig:
 def make_variant(scheme: Scheme, model: nnx.Module, cfg: RunConfig) -> Variant:
     """A trained model under a scheme. Raises UserError where its parameters would not fit."""
     changed = configure(scheme, cfg.model, trained_length(cfg))
+    source = cfg.model.position.source.kind
+    if source == "randomized" and any(part.kind in ("logn", "dyn_ntk") for part in scheme.parts):
+        what = f"has {scheme.name!r}, which goes by a text's largest id, but ids are {source}"
+        raise UserError(WHERE, what, "it would change texts of the trained length: leave it out")
     if changed == cfg.model:
         return Variant(scheme.name, model, cfg)
     params = nnx.to_pure_dict(nnx.state(model, nnx.Param))
@@ -145,8 +149,8 @@ def _part(name: str, text: str) -> Part:
     if not kind.takes:
         raise UserError(WHERE, f"has {name!r}", f"{kind_name} takes no number")
     value = _number(number)
-    whole = kind.takes != "a number of tokens" or value == round(value)
-    if not math.isfinite(value) or value < kind.least or not whole:
+    fits = math.isfinite(value) and value >= kind.least
+    if not fits or (kind.takes == "a number of tokens" and value != round(value)):
         mend = f"write {kind_name}:N, {kind.takes} of at least {kind.least:g}"
         raise UserError(WHERE, f"has {name!r}", mend)
     return Part(kind_name, value)

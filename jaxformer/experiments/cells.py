@@ -18,9 +18,11 @@ from jaxformer.data import Data, open_data, resolve
 from jaxformer.data.cache import fingerprint
 from jaxformer.errors import UserError
 from jaxformer.evaluation.lengths import parse_lengths
+from jaxformer.evaluation.run import read_inputs
 from jaxformer.evaluation.suite import SuiteConfig, load_suite
 from jaxformer.experiments.axes import Axis, check_fields
 from jaxformer.models import abstract_params, build
+from jaxformer.nn.positions import check_bounds
 from jaxformer.sharding import check_batch, make_mesh
 
 
@@ -79,10 +81,11 @@ def plan(
         for path, value in itertools.chain.from_iterable(s.changes for s in settings):
             _set(values, path, value)
         try:
-            cfg, fingerprint_of_data = _resolve(values, opened)
+            cfg, data = _resolve(values, opened)
             found = load_suite(suite, cfg.data, cfg.objective.kind)
             found = dataclasses.replace(found, lengths=lengths) if lengths else found
-            jobs += _jobs(arm, cfg, found, num_seeds, fingerprint_of_data)
+            read_inputs(cfg, data, found)
+            jobs += _jobs(arm, cfg, found, num_seeds, data.train.fingerprint)
         except UserError as error:
             where = ", ".join(f"{name}={text}" for name, text in arm.items())
             of = f" (in the cell {where})" if where else ""
@@ -96,16 +99,20 @@ def plan(
     return jobs
 
 
-def _resolve(values: Mapping[str, Any], opened: dict[Any, Data]) -> tuple[RunConfig, str]:
-    """The resolved config and what its data hold; `opened` keeps data, which no seed is part of."""
+def _resolve(values: Mapping[str, Any], opened: dict[Any, Data]) -> tuple[RunConfig, Data]:
+    """The resolved config and its data; `opened` keeps data, as they are with seed 0.
+
+    Of packed pairs another seed may make a row more or fewer: all seeds take seed 0's steps.
+    """
     cfg = RunConfig.from_config_dict(values)
+    check_bounds(cfg)
     key = cfg.data, cfg.objective
     if key not in opened:
         opened[key] = open_data(dataclasses.replace(cfg, seed=0), None)
     cfg = resolve(cfg, opened[key])
     train = cfg.train
     check_batch(make_mesh(cfg.mesh), "train.batch_size", train.batch_size, train.num_microbatches)
-    return cfg, opened[key].train.fingerprint
+    return cfg, opened[key]
 
 
 def _jobs(

@@ -101,6 +101,7 @@ def beam_search(
     pad_id: int = 0,
     length_penalty: LengthPenalty = NO_PENALTY,
     num_return: int = 1,
+    prefix: bool = False,
     rows_B: np.ndarray | None = None,
 ) -> Beams:
     """The best continuations of each prompt that beam search finds; arguments as for `generate`.
@@ -136,12 +137,13 @@ def beam_search(
         np.int32(pad_id),
         beam_size=beam_size,
         num_return=num_return,
+        prefix=prefix,
     )
     tokens_BNT, *others = map(np.asarray, found)
     return Beams(tokens_BNT[..., :longest], *others)
 
 
-@functools.partial(jax.jit, static_argnames=("graphdef", "beam_size", "num_return"))
+@functools.partial(jax.jit, static_argnames=("graphdef", "beam_size", "num_return", "prefix"))
 def _beam_search(
     graphdef: Any,
     params: Any,
@@ -152,6 +154,7 @@ def _beam_search(
     *,
     beam_size: int,
     num_return: int,
+    prefix: bool,
 ) -> Beams:
     model = nnx.merge(graphdef, params)
     batch_size = inputs.prompts_BP.shape[0]
@@ -165,7 +168,7 @@ def _beam_search(
         logits, cache = decode(model, tokens_BK.ravel(), real, cache)
         return logits.reshape(batch_size, beam_size, -1), cache
 
-    logits_BV, cache = prefill(model, inputs, len(divisors) - 1)
+    logits_BV, cache = prefill(model, inputs, len(divisors) - 1, prefix=prefix)
     cache = cache.take_rows(jnp.repeat(jnp.arange(batch_size), beam_size), with_source=True)
     return search(
         step_logits,

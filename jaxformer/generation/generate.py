@@ -57,13 +57,15 @@ def generate(
     bos_id: int = 1,
     pad_id: int = 0,
     rows_B: np.ndarray | None = None,
+    prefix: bool = False,
 ) -> Generated:
     """Continues each prompt until `eos_id` (-1: none) or for `max_new_tokens` (one or int[B]).
 
     Prompts are right-padded: of row b, `prompts_BP[b, :lengths_B[b]]` counts, the rest is ignored.
     An encoder-decoder takes sources, whose segment ids are 1, or 0 for padding; its prompts are
-    what the target starts with, `bos_id` alone unless they are given. Randomized positions are
-    drawn by the numbers of the examples, `rows_B`, unless given 0 … B - 1.
+    what the target starts with, `bos_id` alone unless they are given. Tokens and randomized
+    positions are drawn by the numbers of the examples, `rows_B`, unless given 0 … B - 1.
+    `prefix`: tokens of a prompt see each other both ways, as in a prefix language model.
     Raises UserError for an empty prompt, ids outside the vocabulary, more tokens than a learned
     position table holds, or a model that does not generate.
     """
@@ -89,6 +91,7 @@ def generate(
         np.int32(pad_id),
         sampler=sampler,
         new=bucket(longest),
+        prefix=prefix,
     )
     return Generated(
         tokens=np.asarray(tokens_BT)[:, :longest],
@@ -97,7 +100,7 @@ def generate(
     )
 
 
-@functools.partial(jax.jit, static_argnames=("graphdef", "sampler", "new"))
+@functools.partial(jax.jit, static_argnames=("graphdef", "sampler", "new", "prefix"))
 def _generate(
     graphdef: Any,
     params: Any,
@@ -108,10 +111,11 @@ def _generate(
     *,
     sampler: Sampler,
     new: int,
+    prefix: bool,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     model = nnx.merge(graphdef, params)
     batch_size = inputs.prompts_BP.shape[0]
-    keys_B = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(batch_size))
+    keys_B = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.asarray(inputs.rows_B))
 
     def choose(index: jax.Array, logits_BV: jax.Array) -> tuple[jax.Array, jax.Array]:
         step_keys_B = jax.vmap(jax.random.fold_in, (0, None))(keys_B, index)
@@ -142,7 +146,7 @@ def _generate(
     def unfinished(carry: _Carry) -> jax.Array:
         return ~jnp.all(carry.done_B)
 
-    logits_BV, cache = prefill(model, inputs, new)
+    logits_BV, cache = prefill(model, inputs, new, prefix=prefix)
     carry = _Carry(
         next=jnp.int32(0),
         token_B=jnp.zeros(batch_size, jnp.int32),

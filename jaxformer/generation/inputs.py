@@ -13,6 +13,7 @@ import numpy as np
 
 from jaxformer.errors import UserError
 from jaxformer.nn.cache import Cache, init_cache
+from jaxformer.nn.positions import encoding_class
 from jaxformer.nn.positions.sources import document_limit, evaluation_ids, make_source
 
 
@@ -86,10 +87,13 @@ def prepare(
     return Inputs(padded_BP, *sizes, source_BS, segments_BS)
 
 
-def prefill(model: Any, inputs: Inputs, new: int) -> tuple[jax.Array, Cache]:
+def prefill(
+    model: Any, inputs: Inputs, new: int, *, prefix: bool = False
+) -> tuple[jax.Array, Cache]:
     """Logits [B, V] of the token after each prompt, and a cache with room for `new` tokens.
 
-    The source is encoded here, once, and its keys and values are kept in the cache.
+    The source is encoded here, once, and its keys and values are kept in the cache. With `prefix`
+    tokens of a prompt see later ones of it too.
     """
     batch_size, width = inputs.prompts_BP.shape
     lengths_B, config = jnp.asarray(inputs.lengths_B), model.config
@@ -105,8 +109,9 @@ def prefill(model: Any, inputs: Inputs, new: int) -> tuple[jax.Array, Cache]:
         cache = model.attach(cache, hidden_BSD, source[1])
     real_BP = (jnp.arange(width)[None] < lengths_B[:, None]).astype(jnp.int32)
     prompt_ids_BP = jnp.where(real_BP != 0, ids_BC[:, :width], 0)
+    how = {"prefix": real_BP != 0} if prefix else {}
     out = _decoder(model)(
-        inputs.prompts_BP, segment_ids=real_BP, positions=prompt_ids_BP, cache=cache
+        inputs.prompts_BP, segment_ids=real_BP, positions=prompt_ids_BP, cache=cache, **how
     )
     last_B1D = jnp.take_along_axis(out.hidden, (lengths_B - 1)[:, None, None], axis=1)
     # The readout of one position a row: the logits of the whole prompt are dead code.
@@ -171,6 +176,10 @@ def _check_architecture(config: Any, source_BS: np.ndarray | None) -> None:
     if config.architecture == "encoder":
         what = "is encoder, which predicts no next token"
         raise UserError("model.architecture", what, "generate with a decoder or encoder_decoder")
+    for kind in config.position_kinds:
+        if not encoding_class(kind).cacheable:
+            what = f"has {kind}, which declares that it cannot be cached"
+            raise UserError("model.position.kind", what, "generation decodes with a cache")
     both = config.architecture == "encoder_decoder"
     if both and source_BS is None:
         raise UserError("source", "is missing", "an encoder-decoder continues a source: give it")

@@ -54,8 +54,9 @@ def continue_text(
     sampler: Sampler,
     key: jax.Array,
     add_bos: bool,
+    prefix: bool = False,
 ) -> list[str]:
-    """Each prompt with its continuation, special tokens dropped.
+    """Each prompt with its continuation, special tokens dropped; `prefix` as for `generate`.
 
     Continues to the end token, or for `max_new_tokens`, or to the end of a learned position table.
     Raises UserError where such a table has no room after the longest prompt.
@@ -71,6 +72,7 @@ def continue_text(
         key=key,
         eos_id=tokenizer.eos_id,
         pad_id=tokenizer.pad_id,
+        prefix=prefix,
     )
     return [
         tokenizer.decode(np.concatenate([tokens_BP[row, :p], out.tokens[row, :n]]))

@@ -24,6 +24,7 @@ def stop_on_signal() -> Iterator[Stop]:
     Within another such block both are told.
     """
     stop = Stop()
+    stop.name = _waiting[-1].name if _waiting else ""  # what came before this block began
 
     def handle(number: int, _: FrameType | None) -> None:
         if stop.name:

@@ -1,5 +1,6 @@
 """Evaluators against sums in NumPy, for any batch size and mesh."""
 
+import dataclasses
 import math
 
 import jax
@@ -204,3 +205,21 @@ def test_randomized_positions_are_drawn_by_the_row_whatever_the_batch_size():
     assert losses[0] == pytest.approx(losses[1], rel=1e-6)
     contiguous = totals(["perplexity"])["loss"].mean
     assert losses[0] != pytest.approx(contiguous, rel=1e-3)
+
+
+def test_exact_match_of_classes_of_whole_texts_counts_texts():
+    cfg = builders.model_config(
+        architecture="encoder", vocab_size=VOCAB, num_layers=1, **{"head.kind": "sequence"}
+    )
+    cfg = dataclasses.replace(cfg, head=dataclasses.replace(cfg.head, num_classes=3))
+    model = builders.make_model(cfg)
+    tokens_BL = np.random.default_rng(5).integers(3, VOCAB, (5, 4)).astype(np.int32)
+    ones_BL = np.ones_like(tokens_BL)
+    best_B = np.asarray(model(tokens_BL, ones_BL).logits.argmax(-1))
+    batch = {"tokens": tokens_BL, "segment_ids": ones_BL, "positions": 0 * ones_BL}
+    batch["positions"] = np.arange(4, dtype=np.int32)[None].repeat(5, 0)
+    batch["targets"] = np.where(np.arange(5) < 3, best_B, (best_B + 1) % 3).astype(np.int32)
+    batch["weights"] = np.array([1, 1, 1, 1, 0], np.float32)
+    graphdef, state = nnx.split(model)
+    found = evaluate_batches((EXACT,), graphdef, nnx.to_pure_dict(state), [batch])
+    assert found["exact_match"] == (3.0, 4.0)

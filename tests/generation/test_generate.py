@@ -11,6 +11,7 @@ from jaxformer.errors import UserError
 from jaxformer.generation import Greedy, Temperature, TopP, generate
 from jaxformer.generation.generate import _generate
 from jaxformer.generation.inputs import bucket, room
+from jaxformer.nn.positions import ENCODINGS
 from tests import builders
 
 VOCAB, PAD = 11, 0
@@ -105,6 +106,34 @@ def test_cached_ragged_batch_equals_full_forwards_one_by_one(position, changes, 
         assert out.tokens[row].tolist() == tokens
         np.testing.assert_allclose(out.logprobs[row], logprobs, rtol=1e-4, atol=1e-5)
     assert len(set(out.tokens.ravel().tolist())) > 2, "the continuation is too dull to test"
+
+
+def test_tokens_of_a_prefix_see_each_other_both_ways():
+    """Greedy, each token by a full forward whose prompt is the prefix; a causal prompt differs."""
+    model = make_model(num_layers=2)
+    out = run(model, count=6, prefix=True)
+    for row, length in enumerate(LENGTHS):
+        tokens = PROMPTS[row, :length].tolist()
+        for _ in range(6):
+            prefix_BL = np.arange(len(tokens))[None] < length
+            logits_BLV = model(np.array([tokens]), prefix=prefix_BL).logits
+            tokens.append(int(logits_BLV[0, -1].argmax()))
+        assert out.tokens[row].tolist() == tokens[length:]
+    assert (run(model, count=6).logprobs != out.logprobs).any()
+
+
+def test_draws_go_by_the_number_of_the_example():
+    sampler = Temperature(1.5)
+    together = run(sampler=sampler)
+    last = run(prompts=PROMPTS[2:], lengths=LENGTHS[2:], sampler=sampler, rows_B=np.array([2]))
+    np.testing.assert_array_equal(last.tokens[0], together.tokens[2])
+
+
+def test_an_encoding_that_declares_that_it_cannot_be_cached_is_not(monkeypatch):
+    model = make_model()
+    monkeypatch.setattr(ENCODINGS["rope"], "cacheable", False)
+    with pytest.raises(UserError, match=r"model\.position\.kind: has rope, .* cannot be cached"):
+        run(model)
 
 
 def test_a_row_does_not_depend_on_other_rows_or_padding():

@@ -14,5 +14,7 @@ def test_a_block_within_another_tells_both_and_gives_the_handler_back():
             assert (inner.name, outer.name) == ("SIGTERM", "SIGTERM")
         assert signal.getsignal(signal.SIGTERM) == handler
         with stop_on_signal() as later:
-            assert later.name == ""
+            assert later.name == "SIGTERM"  # a stop asked for before this block began
+    with stop_on_signal() as fresh:
+        assert fresh.name == ""
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL

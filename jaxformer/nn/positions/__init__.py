@@ -63,6 +63,10 @@ def check_bounds(cfg: RunConfig) -> None:
     The config itself knows learned tables; this knows an encoding of the user's own too.
     """
     source = cfg.model.position.source
+    for spec in cfg.model.layer_specs(cfg.model.num_layers) if cfg.model.layer_pattern else ():
+        if encoding_class(spec.position).at_input:
+            what = f"has {spec.position}, which is added to the embeddings of all layers"
+            raise UserError("model.layer_pattern", what, "make it model.position.kind")
     for kind in cfg.model.position_kinds:
         bound = encoding_class(kind).bound(cfg.model)
         for name in ("length", "target_length"):

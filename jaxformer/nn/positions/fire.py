@@ -20,15 +20,16 @@ class Fire(PositionEncoding):
     like others; its bias, c and the multiplier are not. The listing's bias on f's output is left
     out: softmax cancels it.
 
-    In encoders, which the listing does not treat, |i - j| is relative to max(T, i, j), so that the
-    bias is symmetric and f still sees 1 at most.
+    For later keys (encoders, the prefix of a prefix language model), which the listing does not
+    treat, |i - j| is relative to max(T, i, j), so that the bias is symmetric and f still sees 1 at
+    most.
     """
 
     trained = True
     shift_invariant = False
 
     def __init__(self, cfg: ModelConfig, causal: bool):
-        section, self.causal = cfg.position.fire, causal
+        section = cfg.position.fire
         self.init_length = section.init_length
         self.c = parameters.declare((), lambda key, shape: jnp.full(shape, 0.1, jnp.float32))
         self.multiplier = parameters.declare((), parameters.ones)
@@ -44,9 +45,8 @@ class Fire(PositionEncoding):
     def interpolated(self, q_positions_BL: jax.Array, k_positions_BS: jax.Array) -> jax.Array:
         """What f is given: float32[B, L, S] from 0 to 1."""
         away_BLS = jnp.abs(distances(q_positions_BL, k_positions_BS)).astype(jnp.float32)
-        ends = q_positions_BL[..., None]
-        if not self.causal:
-            ends = jnp.maximum(ends, k_positions_BS[:, None])
+        # A later key is seen by an encoder and within the prefix of a prefix language model.
+        ends = jnp.maximum(q_positions_BL[..., None], k_positions_BS[:, None])
         threshold = self.init_length * jnp.abs(self.multiplier[...])
         whole = jnp.maximum(ends.astype(jnp.float32), threshold)
         c = jnp.abs(self.c[...])

@@ -13,9 +13,10 @@ class T5(PositionEncoding):
     """A trained number for each bucket of i - j and head, shared by all layers, as in T5.
 
     Half the buckets hold single distances, the others grow logarithmically up to `max_distance`,
-    and all that is farther is in the last one. A causal model has one bucket, 0, for later keys;
-    an encoder gives them the second half of the buckets. T5 does not scale its attention logits
-    (`model.scale_attention = False`), which changes how much the biases count.
+    and all that is farther is in the last one. A causal model has one bucket, 0, for later keys
+    (also within the prefix of a prefix language model); an encoder gives them the second half of
+    the buckets. T5 does not scale its attention logits (`model.scale_attention = False`), which
+    changes how much the biases count.
 
     They start from N(0, 1/D), as in the Hugging Face port, and are not decayed, being biases.
     """

@@ -26,6 +26,7 @@ ENCODER = {"architecture": "encoder"}
 REFUSED = [
     ({"position.logn_length": -1}, "0 or more"),
     ({"position.logn_length": 1}, "2 or more"),
+    ({"layer_pattern": "rope", "position.kind": "t5"}, "no layer of model.layer_pattern has"),
     (rope() | {"position.rope.keep": 1.1}, "from 0 to 1"),
     (rope() | {"position.rope.keep": -0.1}, "from 0 to 1"),
     (rope("linear", factor=0.5), "1 or more"),

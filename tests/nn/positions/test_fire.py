@@ -51,9 +51,8 @@ def test_an_encoder_is_symmetric_and_within_1():
     given_LS = np.asarray(fire(causal=False).interpolated(PLACES, PLACES)[0])
     np.testing.assert_array_equal(given_LS, given_LS.T)
     assert given_LS.max() <= 1
-    causal_LS = np.asarray(fire().interpolated(PLACES, PLACES)[0])
-    np.testing.assert_allclose(np.tril(given_LS), np.tril(causal_LS), rtol=1e-6)
-    assert causal_LS.max() > 1  # keys after the query, which a causal model masks
+    causal_LS = np.asarray(fire().interpolated(PLACES, PLACES)[0])  # later keys: a prefix's
+    np.testing.assert_array_equal(given_LS, causal_LS)
 
 
 def test_kerples_logarithm_is_a_case():
