@@ -113,7 +113,8 @@ def test_every_pair_runs_or_is_refused():
     classes = ("first", "mean", "token")
     others = ("decoder", "encoder_decoder")
     expected = {f"architecture={a} & head={h}" for a in others for h in classes}
-    expected |= {f"head={h} & logits=capped" for h in classes}
+    expected |= {f"head={h} & logits={x}" for h in classes for x in ("capped", "scaled")}
+    expected |= {"position=t5 & reach=pattern"}  # no layer of the pattern would read it
     expected |= {f"head={h} & encoder=deep" for h in classes}  # an encoder has no other encoder
     expected |= {f"architecture={a} & encoder=deep" for a in ("decoder", "encoder")}
     expected |= {"head=transform & activation=swiglu", "reach=pattern & layers=scanned"}

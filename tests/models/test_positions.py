@@ -7,11 +7,14 @@ new kinds are picked up. Only the reference kernel exists yet: invariant 6 waits
 import functools
 import itertools
 
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from jaxformer.analysis.position_properties import counterexample, properties, undeclared
-from jaxformer.analysis.subjects import make_subject, shrink
+from jaxformer.analysis.subjects import LENGTH, ROWS, draw_words, make_subject, shrink
 from jaxformer.errors import UserError
+from jaxformer.models import EncoderDecoder
 from jaxformer.nn.positions import ENCODINGS
 from jaxformer.nn.positions.scaling import SCALINGS
 from tests.builders import model_config, pairwise, row_id
@@ -75,7 +78,7 @@ def fits(row):
     return True
 
 
-ROWS = pairwise(AXES, fits)
+COVER = pairwise(AXES, fits)
 
 
 def product():
@@ -93,7 +96,7 @@ def try_all(row):
     assert not any(found.values()), {what: text for what, text in found.items() if text}
 
 
-@pytest.mark.parametrize("row", ROWS, ids=row_id)
+@pytest.mark.parametrize("row", COVER, ids=row_id)
 def test_what_it_declares_holds(row):
     try_all(row)
 
@@ -105,9 +108,31 @@ def test_what_it_declares_holds_in_the_full_grid(row):
 
 
 def test_every_encoding_meets_every_architecture():
-    met = {(row["encoding"], row["architecture"]) for row in ROWS}
+    met = {(row["encoding"], row["architecture"]) for row in COVER}
     assert met == set(itertools.product(ENCODED, AXES["architecture"]))
     assert set(ENCODINGS) == {changes["position.kind"] for changes in ENCODED.values()}
+
+
+@pytest.mark.parametrize("encoding", [encoding for encoding in ENCODED if encoding != "none"])
+def test_ids_are_what_counts(encoding):
+    """Not places in the row: after a gap between ids logits are others."""
+    ids_BL = np.arange(LENGTH, dtype=np.int32)[None].repeat(ROWS, 0)
+    gaps_BL, subject = ids_BL + (ids_BL >= 6) * 4, make_subject(config({"encoding": encoding}))
+    near, far = (subject.logits(draw_words(ROWS, LENGTH), None, ids) for ids in (ids_BL, gaps_BL))
+    assert (np.abs(near - far).max(-1)[:, 6:] > 1e-4).all()
+
+
+def test_encoders_have_the_bidirectional_form():
+    """In a decoder all later keys share T5's bucket 0; an encoder tells them apart."""
+    model = make_subject(config({"encoding": "t5", "architecture": "encoder_decoder"})).model
+    assert isinstance(model, EncoderDecoder)
+    first, later = jnp.zeros((1, 1), jnp.int32), jnp.arange(1, 5)[None]
+    of_decoder, of_encoder = (
+        np.asarray(side.position["t5"].bias(first, later))[0, :, 0]
+        for side in (model.decoder, model.encoder)
+    )
+    assert (of_decoder == of_decoder[:, :1]).all()
+    assert (np.diff(of_encoder) != 0).all()
 
 
 @pytest.mark.parametrize("encoding", ENCODED)
