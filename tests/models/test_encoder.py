@@ -21,6 +21,7 @@ SEGMENT_IDS = np.array(
     np.int32,
 )
 CLASSES = {"head.num_classes": 3, "logit_softcap": 0.0}
+CLASSES |= {"head_bias": False, "scale_logits": False}
 HEADS = {
     "words": {},
     "token": {"head.kind": "token"} | CLASSES,

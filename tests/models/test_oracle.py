@@ -75,7 +75,7 @@ POSITIONS = [
     {"position.kind": "kerple_power", "position.logn_length": 3},
     {"position.kind": "t5", "position.t5.num_buckets": 8, "position.t5.max_distance": 7},
     {"position.kind": "fire", "position.fire.init_length": 4.0, "position.fire.width": 5},
-    {"layer_pattern": "fire, t5:window=3", "position.kind": "alibi", "num_kv_heads": 2},
+    {"layer_pattern": "fire, t5:window=3", "position.kind": "t5", "num_kv_heads": 2},
     {"position.kind": "rope", "head_dim": 16, "position.rope.keep": 0.4},
     scaled("linear", factor=2.5),
     scaled("ntk", factor=3.0) | {"position.rope.fraction": 0.5},
