@@ -86,11 +86,12 @@ def test_attention_of_two_vectors():
 @pytest.mark.parametrize(("m", "n"), [(2, 1), (5, 4), (1, 2)])
 def test_rope_products_at_distance_one(m, n):
     """θ = π/6: position 1 at frequency π/6 is an angle of 30 degrees; cos is .866."""
-    cfg = model_config(head_dim=2, **{"position.kind": "rope"})
-    encoding, vector = Rope(cfg, True), jnp.array([[[[1.0, 0.0]]]])
-    # The only frequency of two dimensions is 1; angles come from float positions here.
-    angles = [jnp.array([[t * math.pi / 6]]) for t in (m, n)]
-    q, k = (encoding.rotate(vector, vector, angle, angle)[0] for angle in angles)
+    # Of four dimensions the second pair has frequency base^(-1/2).
+    base = (6 / math.pi) ** 2
+    cfg = model_config(head_dim=4, **{"position.kind": "rope", "position.rope.base": base})
+    encoding, vector = Rope(cfg, True), jnp.array([[[[0.0, 1.0, 0.0, 0.0]]]])
+    ids = [jnp.array([[t]]) for t in (m, n)]
+    q, k = (encoding.rotate(vector, vector, id_BL, id_BL + 1)[0] for id_BL in ids)
     np.testing.assert_allclose((q * k).sum(), 0.866, atol=1e-4)
 
 
