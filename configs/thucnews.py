@@ -14,16 +14,15 @@ from configs import base
 def get_config() -> ConfigDict:
     c: Any = base.get_config()
     c.model.architecture = "encoder"
-    c.model.num_layers = 2
+    c.model.num_layers = 1
     c.model.d_model = 128
     c.model.num_heads = 4
     c.model.d_ff = 256
     c.model.max_length = 32
+    c.model.initializer = "xavier"
     c.model.head.kind = "sequence"
     c.model.head.pooling = "mean"
-    c.model.dropout.embedding = 0.3
-    c.model.dropout.attention = 0.1
-    c.model.dropout.feed_forward = 0.3
+    c.model.dropout.embedding = 0.4
     c.model.dropout.residual = 0.3
     c.objective.kind = "sequence_classification"
     c.objective.label_smoothing = 0.1
