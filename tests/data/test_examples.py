@@ -213,7 +213,7 @@ def test_classes_of_texts(table, tmp_path):
     found = labelled(data, data.train) + labelled(data, data.validation)
     assert sorted(found) == sorted(REVIEWS)
     assert len(data.validation) == 2
-    resolved = cfg.resolve(vocab_size=260, steps_per_epoch=10, num_classes=len(data.classes))
+    resolved = cfg.resolve(vocab_size=260, steps_per_epoch=100, num_classes=len(data.classes))
     assert resolved.model.head.num_classes == 3
     facts = describe(data, cfg)
     assert facts["classes"] == "3: maybe, no, yes"
