@@ -1,30 +1,16 @@
-"""The command line: flags, exit status, and the dataflow of a run.
+"""The command lines of train.py and eval.py, and the dataflow of a run."""
 
-Exit status: 0 the target step was reached or the evaluation done; 2 bad input, one line
-`error: <field or file>: <what>, <how to mend>`; 75 preempted and saved, the same command resumes;
-1 anything else.
-"""
-
+import contextlib
 import dataclasses
-import difflib
 import os
-import re
-import runpy
-import sys
-import traceback
-from collections.abc import Callable, Sequence
-from logging import getLogger
 from pathlib import Path
 from typing import Any
 
-from absl import app, flags, logging
-from ml_collections import ConfigDict, config_flags
+from absl import flags
 
+from jaxformer.command import FLAGS, OK, define_config, start
 from jaxformer.config import RunConfig
-from jaxformer.errors import Preempted, TrainingFailed, UserError
-
-FLAGS = flags.FLAGS
-OK, FAILED, BAD_INPUT, PREEMPTED = 0, 1, 2, 75
+from jaxformer.errors import UserError
 
 TRAIN_USAGE = """\
 usage: python train.py --config=configs/NAME.py[:ARG] --workdir=DIR [--config.FIELD=VALUE …]
@@ -32,6 +18,8 @@ usage: python train.py --config=configs/NAME.py[:ARG] --workdir=DIR [--config.FI
   --config    a file with get_config(); configs/base.py lists every field
   --workdir   the run's directory; the same command resumes an interrupted run
   --dry_run   show vocabulary, a sample batch, parameters, FLOPs, bytes; train and write nothing
+  --coordinator=HOST:PORT --num_processes=N --process_id=K   one of several processes, started
+              with the same command otherwise; found without flags on TPU pods and under SLURM
   --debug     show the traceback of an error
 """
 EVAL_USAGE = """\
@@ -52,16 +40,13 @@ usage: python eval.py --workdir=DIR [flags]
 
 def run_train() -> None:
     """The entry point of train.py."""
-    try:
-        config_flags.DEFINE_config_file(
-            "config", None, "A file with get_config().", lock_config=True
-        )
-    except flags.Error as error:  # it reads the command line, which may name a --flagfile
-        print(f"error: --flagfile: {' '.join(str(error).split())}", file=sys.stderr)
-        sys.exit(BAD_INPUT)
+    define_config()
     flags.DEFINE_string("workdir", "", "The run's directory.")
     flags.DEFINE_bool("dry_run", False, "Show what would be trained.")
-    _start(_train, TRAIN_USAGE)
+    flags.DEFINE_string("coordinator", None, "Of several processes: HOST:PORT of process 0.")
+    flags.DEFINE_integer("num_processes", None, "How many there are.")
+    flags.DEFINE_integer("process_id", None, "Which one this is.")
+    start(_train, TRAIN_USAGE)
 
 
 def run_eval() -> None:
@@ -75,7 +60,7 @@ def run_eval() -> None:
     flags.DEFINE_string("sampler", "top_p:0.9", "How tokens are chosen.")
     flags.DEFINE_integer("seed", 0, "Of the sampler.", lower_bound=0)
     flags.DEFINE_string("out", "", "Where results go.")
-    _start(_evaluate, EVAL_USAGE)
+    start(_evaluate, EVAL_USAGE)
 
 
 def _train() -> int:
@@ -86,6 +71,7 @@ def _train() -> int:
     cfg = RunConfig.from_config_dict(FLAGS.config)
 
     from jaxformer.data import open_data
+    from jaxformer.distributed import find_group, first_alone, is_first, joined, together
     from jaxformer.progress import show_progress
     from jaxformer.training.loop import train
     from jaxformer.training.workdir import locked
@@ -94,12 +80,19 @@ def _train() -> int:
         data = open_data(cfg, None)
         _describe(cfg.resolve(**_sizes(cfg, data)), data)
         return OK
-    with locked(FLAGS.workdir) as workdir:
-        data = open_data(cfg, workdir)
-        cfg = cfg.resolve(**_sizes(cfg, data))
-        with show_progress(cfg.train.num_steps, cfg.train.log_every) as progress:
-            step = train(cfg, data, workdir, progress=progress)
-    print(f"trained to step {step}; metrics: {os.path.join(FLAGS.workdir, 'metrics.jsonl')}")
+    group = find_group(FLAGS.coordinator, FLAGS.num_processes, FLAGS.process_id, os.environ)
+    with joined(group), contextlib.ExitStack() as held:
+        with together():
+            workdir = held.enter_context(locked(FLAGS.workdir))
+        data = first_alone(lambda: open_data(cfg, workdir))
+        with together():
+            cfg = cfg.resolve(**_sizes(cfg, data))
+        progress = None
+        if is_first():
+            progress = held.enter_context(show_progress(cfg.train.num_steps, cfg.train.log_every))
+        step = train(cfg, data, workdir, progress=progress)
+        if is_first():
+            print(f"trained to step {step}; metrics: {Path(FLAGS.workdir) / 'metrics.jsonl'}")
     return OK
 
 
@@ -186,101 +179,3 @@ def _continue(run) -> int:
         raise UserError(where, error.what, error.mend)
     print("\n---\n".join(texts))
     return OK
-
-
-def _start(main: Callable[[], int], usage: str) -> None:
-    flags.DEFINE_bool("debug", False, "Show the traceback of an error.")
-    app.run(lambda _: _guard(main, FLAGS.debug), flags_parser=lambda argv: parse(argv, usage))
-
-
-def parse(argv: Sequence[str], usage: str) -> list[str]:
-    """Parses flags and loads the config; whatever is wrong ends the process with status 2."""
-    if {"--help", "-help", "-h", "--helpfull", "--helpshort"} & set(argv[1:]):
-        print(usage, end="")
-        sys.exit(OK)
-
-    def read() -> int:
-        leftover = FLAGS(list(argv))[1:]
-        if leftover:
-            raise UserError(leftover[0], "is not a flag", "write --name=value; see --help")
-        if "config" in FLAGS:
-            _ = FLAGS.config and FLAGS.config.keys()  # a missing file raises at first use only
-        return OK
-
-    debug = "--debug" in argv
-    logging.set_verbosity(logging.ERROR)  # Orbax tells its whole story otherwise
-    getLogger("jaxformer").setLevel("WARNING")
-    status = _guard(lambda: _reworded(read, argv), debug)
-    if status != OK:
-        sys.exit(status)
-    return list(argv[:1])
-
-
-def _reworded(read: Callable[[], int], argv: Sequence[str]) -> int:
-    """Turns what absl and ml_collections raise into one line about one flag."""
-    try:
-        return read()
-    except UserError:
-        raise
-    except Exception as error:
-        _check_config(argv)
-        text = " ".join(str(error).split())
-        if unknown := re.match(r"Unknown command line flag '?([\w.\-]+)", text):
-            near = difflib.get_close_matches(unknown[1], list(FLAGS), n=1)
-            mend = f"did you mean --{near[0]}?" if near else "see --help"
-            raise UserError(f"--{unknown[1]}", "is not a flag", mend) from error
-        if value := re.match(r"flag --(?:config\.)?([\w.\-]+)=(.*?): (.*)", text):
-            kinds = {"int()": "a whole number", "to float": "a number", "boolean": "true or false"}
-            takes = next((kind for words, kind in kinds.items() if words in value[3]), "")
-            mend = f"it takes {takes}" if takes else f"({value[3]})"
-            raise UserError(value[1], f"is {value[2]!r}", mend) from error
-        raise UserError("flags", f"cannot be read ({text[:200]})", "see --help") from error
-
-
-def _check_config(argv: Sequence[str]) -> None:
-    """Raises UserError for a config file that does not load, or an override of no field."""
-    given = [argument for argument in argv if re.match("--?config=", argument)]
-    if not given:
-        return
-    path = given[-1].split("=", 1)[1]
-    file, *argument = path.split(":", 1)
-    if not os.path.isfile(file):
-        raise UserError(file, "is not a file", "--config takes the path of a config file")
-    try:
-        config = runpy.run_path(file)["get_config"](*argument)
-    except Exception as error:
-        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-        what, mend = f"cannot be loaded ({reason})", "--debug shows the traceback"
-        raise UserError(path, what, mend) from error
-    for argument in argv:
-        match = re.match(r"--?(?:no)?config\.([^=]+)", argument)
-        section: Any = config
-        walked: list[str] = []
-        for name in match[1].split(".") if match else ():
-            walked.append(name)
-            names = list(section) if isinstance(section, ConfigDict) else []
-            if name not in names:
-                near = difflib.get_close_matches(name, names, n=1)
-                better = ".".join([*walked[:-1], *near])
-                mend = f"did you mean {better}?" if near else "see configs/base.py"
-                raise UserError(".".join(walked), "is not a field", mend)
-            section = section[name]
-
-
-def _guard(main: Callable[[], int], debug: bool) -> int:
-    """Runs `main` and turns what it raises into an exit status and one line on stderr."""
-    try:
-        return main()
-    except UserError as error:
-        if debug:
-            traceback.print_exc()
-        print(f"error: {error}", file=sys.stderr)
-        return BAD_INPUT
-    except Preempted as error:
-        print(error, file=sys.stderr)
-        return PREEMPTED
-    except TrainingFailed as error:
-        print(f"failed: {error}", file=sys.stderr)
-        return FAILED
-    except KeyboardInterrupt:
-        return FAILED

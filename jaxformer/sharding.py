@@ -68,7 +68,7 @@ def make_mesh(cfg: MeshConfig) -> Mesh | None:
             )
         sizes = {name: count // known if size == -1 else size for name, size in sizes.items()}
     shape = tuple(sizes.values())
-    if shape == (1, 1):
+    if shape == (1, 1) and jax.process_count() == 1:
         return None
     if np.prod(shape) != count:
         raise UserError(

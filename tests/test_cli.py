@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from jaxformer import cli
+from jaxformer import command
 from jaxformer.errors import Preempted, TrainingFailed, UserError
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -160,7 +160,7 @@ def test_how_a_run_ends_is_its_exit_status(error, status, words, capsys):
     def main():
         raise error
 
-    assert cli._guard(main, debug=False) == status
+    assert command.guard(main, debug=False) == status
     assert capsys.readouterr().err == words
 
 

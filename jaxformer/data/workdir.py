@@ -11,6 +11,7 @@ from pathlib import Path
 
 from jaxformer.config import DataConfig, RunConfig
 from jaxformer.data.tokenizers import Tokenizer
+from jaxformer.distributed import is_first
 from jaxformer.errors import UserError
 
 
@@ -37,9 +38,9 @@ def saved_tokenizer(cfg: DataConfig, workdir: Path | None) -> Tokenizer | None:
 
 
 def keep_tokenizer(tokenizer: Tokenizer, workdir: Path) -> None:
-    """Saves the tokenizer, or checks that it is the one saved before."""
+    """Saves the tokenizer, or checks that it is the one saved before or by the first process."""
     path = workdir / "tokenizer.json"
-    if not started(workdir):
+    if not started(workdir) and is_first():
         workdir.mkdir(parents=True, exist_ok=True)
         tokenizer.save(path)
     elif Tokenizer.load(path).fingerprint != tokenizer.fingerprint:
@@ -78,7 +79,7 @@ def saved_classes(workdir: Path | None) -> tuple[str, ...]:
 def keep_classes(classes: Sequence[str], workdir: Path) -> None:
     """Saves the names of the classes, whole or not at all."""
     path = workdir / "classes.json"
-    if not (started(workdir) and path.exists()):
+    if is_first() and not (started(workdir) and path.exists()):
         workdir.mkdir(parents=True, exist_ok=True)
         temporary = workdir / f"classes.json.{os.getpid()}.tmp"
         names = json.dumps(list(classes), ensure_ascii=False, indent=1)

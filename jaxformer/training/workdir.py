@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxformer.config import RunConfig
+from jaxformer.distributed import is_first
 from jaxformer.errors import UserError
 
 # What a restart may change: none of it alters the numbers of a step.
@@ -19,6 +20,7 @@ MUTABLE = (
     "train.keep_latest",
     "train.keep_best",
     "train.max_skipped_steps",
+    "train.check_every",
     "eval.",
     "mesh.",
 )
@@ -43,11 +45,11 @@ def writable(workdir: str | os.PathLike[str]) -> Path:
 def locked(workdir: str | os.PathLike[str]) -> Iterator[Path]:
     """Makes the directory and holds it for this process; the lock ends with the process.
 
-    A process that holds it may take it again within.
-    Raises UserError where it cannot be written or another process holds it.
+    A process that holds it may take it again within; of several processes of a run, the first
+    holds it for all. Raises UserError where it cannot be written or another run holds it.
     """
     path = writable(workdir)
-    if path in _held:
+    if path in _held or not is_first():
         yield path
         return
     with open(path / ".lock", "a+", encoding="utf-8") as file:
