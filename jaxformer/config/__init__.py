@@ -15,6 +15,7 @@ from jaxformer.config.run import (
     OptimizerConfig,
     RunConfig,
     ScheduleConfig,
+    SpikeGuardConfig,
     TrainConfig,
 )
 from jaxformer.config.section import Section
@@ -34,6 +35,7 @@ __all__ = [
     "RunConfig",
     "ScheduleConfig",
     "Section",
+    "SpikeGuardConfig",
     "TokenizerConfig",
     "TrainConfig",
 ]

@@ -41,13 +41,14 @@ class MetricsWriter:
     """Appends lines to WORKDIR/metrics.jsonl and scalars to WORKDIR/tensorboard.
 
     Opened at `step`, it drops what an earlier process wrote of later steps, and a torn last line,
-    so that a resumed run leaves the lines of one that was never interrupted.
+    so that a resumed run leaves the lines of one that was never interrupted. `dropped` is the last
+    line that was lost in this way, {} if none was.
     """
 
     def __init__(self, workdir: str | os.PathLike[str], step: int = 0):
         workdir = Path(workdir)
         self.path = workdir / "metrics.jsonl"
-        _truncate(self.path, step)
+        self.dropped = _truncate(self.path, step)
         self._file = open(self.path, "a", encoding="utf-8")  # noqa: SIM115
         self._events = EventFileWriter(str(workdir / "tensorboard"))
         start = EVENTS.SessionLog(status=EVENTS.SessionLog.START)
@@ -110,7 +111,7 @@ class Meter:
 
 
 ON_SOURCE = re.compile("^encoder/|cross_attention/(key|value)/")
-TIMED = ("tokens_per_second", "step_seconds", "data_wait", "mfu", "time")
+TIMED = ("tokens_per_second", "step_seconds", "data_wait", "mfu", "goodput", "seconds", "time")
 
 
 def flops_per_position(cfg: RunConfig, abstract_params: Any) -> float:
@@ -167,20 +168,29 @@ def _measured_flops(size: int = 768, seconds: float = 0.1) -> float:
     return 2 * size**3 / fastest
 
 
-def _truncate(path: Path, step: int) -> None:
-    """Rewrites a metrics file without lines of later steps or a torn end, by rename."""
+def _truncate(path: Path, step: int) -> dict[str, Any]:
+    """Rewrites a metrics file without lines of later steps or a torn end, by rename.
+
+    Returns the last line of a later step, {} if there was none.
+    """
+    kept, dropped = [], {}
     if not path.exists():
-        return
-    kept = []
+        return dropped
     for line in path.read_bytes().splitlines(keepends=True):
         try:
-            if line.endswith(b"\n") and json.loads(line)["step"] <= step:
+            if not line.endswith(b"\n"):
+                continue
+            values = json.loads(line)
+            if values["step"] <= step:
                 kept.append(line)
+            else:
+                dropped = values
         except (ValueError, KeyError, TypeError):
             continue
     temporary = path.with_name(path.name + ".tmp")
     temporary.write_bytes(b"".join(kept))
     os.replace(temporary, path)
+    return dropped
 
 
 def _plain(value: Any) -> Any:
