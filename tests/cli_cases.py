@@ -11,8 +11,14 @@ import tempfile
 import warnings
 
 from jaxformer import cli
+from jaxformer.training import diff, verify
 
-ENTRIES = {"train.py": cli.run_train, "eval.py": cli.run_eval}
+ENTRIES = {
+    "train.py": cli.run_train,
+    "eval.py": cli.run_eval,
+    "diff": diff.main,
+    "verify": verify.main,
+}
 
 
 def run(argv: list[str]) -> tuple[int, str, str]:
