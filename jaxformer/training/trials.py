@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 PROGRAM = "from jaxformer.cli import run_train; run_train()"
@@ -82,19 +82,15 @@ class Trial:
         self._started = 0
 
     def finish(self, place: Place) -> float:
-        """Runs to the end; returns the seconds until the first step was reported."""
+        """Runs to the end; returns the seconds until a first step was reported."""
         began = time.monotonic()
-        first = None
         with self._start(place) as processes:
-            while any(process.poll() is None for process in processes):
-                if first is None and self.last_step():
-                    first = time.monotonic() - began
+            while not self.last_step() and all(process.poll() is None for process in processes):
                 self._check_time(began)
-                if any(process.poll() not in (None, 0) for process in processes):
-                    break
                 time.sleep(10 * POLL_SECONDS)
+            first = time.monotonic() - began
             self._check(processes, (0,))
-        return first or time.monotonic() - began
+        return first
 
     def interrupt(self, place: Place, moment: Moment, rng: random.Random) -> bool:
         """Runs until the moment and sends its signal; False where the run ended before."""
@@ -111,12 +107,12 @@ class Trial:
             if moment.signal_name == "SIGKILL":
                 for process in rng.sample(processes, len(processes)):
                     process.kill()
-                self._check(processes, (-signal.SIGKILL, 0))
-                return any(process.returncode for process in processes)
+                return any(process.wait() for process in processes)
             victim = rng.choice(processes)  # one is told, all must stop
             victim.terminate()
-            victim.wait(self._timeout)
-            if victim.returncode == -signal.SIGTERM:  # it was still starting: alone, the rest go
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                victim.wait(self._timeout)
+            if victim.returncode == -signal.SIGTERM:  # it was starting, or had just ended
                 return True
             self._check(processes, (PREEMPTED, 0))
             return victim.returncode == PREEMPTED
@@ -139,7 +135,7 @@ class Trial:
         return moment.place == "step" or any(saving)
 
     @contextlib.contextmanager
-    def _start(self, place: Place):
+    def _start(self, place: Place) -> Iterator[list[subprocess.Popen[bytes]]]:
         self._started += 1
         group = [[]]
         if place.processes > 1:
@@ -174,19 +170,24 @@ class Trial:
 
     def _check(self, processes: Sequence[subprocess.Popen[bytes]], fine: tuple[int, ...]) -> None:
         """Waits for all; raises Broken for the first whose status is none of the fine ones."""
-        deadline = time.monotonic() + self._timeout
-        for number, process in enumerate(processes):
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(max(0.0, deadline - time.monotonic()))
-            if process.poll() is None:
-                raise Broken(self.name, -1, f"it hangs: nothing for {self._timeout:.0f} s")
-            if process.returncode not in fine:
-                text = self._log(number).read_text(errors="replace").strip()
-                raise Broken(self.name, process.returncode, "\n".join(text.splitlines()[-20:]))
+        began = time.monotonic()
+        while True:
+            for number, process in enumerate(processes):
+                if process.poll() not in (None, *fine):
+                    text = self._log(number).read_text(errors="replace").strip()
+                    raise Broken(self.name, process.poll() or 0, _end(text))
+            if all(process.poll() is not None for process in processes):
+                return
+            self._check_time(began)
+            time.sleep(10 * POLL_SECONDS)
 
     def _check_time(self, began: float) -> None:
         if time.monotonic() - began > self._timeout:
             raise Broken(self.name, -1, f"it hangs: nothing for {self._timeout:.0f} s")
+
+
+def _end(text: str, lines: int = 20) -> str:
+    return "\n".join(text.splitlines()[-lines:])
 
 
 def free_port() -> int:

@@ -199,7 +199,8 @@ def _verify() -> int:
     except Broken as broken:
         if broken.status == BAD_INPUT:
             line = broken.text.splitlines()[-1].removeprefix("error: ")
-            raise UserError(*line.split(": ", 1), "mend it and verify again")
+            where, what = line.split(": ", 1)
+            raise UserError(where, what, "mend it and verify again")
         print(f"DIFFERENT: {broken}\nruns: {out}")
         return DIFFERENT
     different = [result for result in results if result.difference is not None]

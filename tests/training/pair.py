@@ -14,6 +14,7 @@ import jax
 
 from jaxformer.distributed import Group, first_alone, gather, is_first, joined, together
 from jaxformer.errors import Preempted, TrainingFailed, UserError
+from jaxformer.training.agreement import check_same_step
 from jaxformer.training.loop import train
 from tests.training import tiny
 
@@ -61,15 +62,15 @@ def main(folder: Path, process: int) -> None:
     told("first alone", lambda: first_alone(write))
     told("bad input", lambda: of_process(1, UserError("seed", "is -1", "give more")))
     told("failure", lambda: of_process(0, OSError("disk full")))
-    told("whole", lambda: train(cfg, data, folder / "whole"))
     asked = Terminate(5) if not is_first() else None
-    told("asked", lambda: train(cfg, data, folder / "cut", progress=asked))
-    told("resumed", lambda: train(cfg, data, folder / "cut"))
+    told("asked", lambda: train(cfg, data, folder / "run", progress=asked))
+    told("resumed", lambda: train(cfg, data, folder / "run"))
     other = tiny.data()
     other.train = tiny.Rows(fingerprint="rows" if is_first() else "other rows")
     told("other data", lambda: train(cfg, other, folder / "other"))
-    other.train = tiny.Rows(size=40 if is_first() else 41)
-    told("apart", lambda: train(cfg, other, folder / "apart"))
+    other.train = tiny.Rows(size=40 if is_first() else 80)
+    told("apart", lambda: check_same_step(cfg, other.train, 3))
+    told("not compared", lambda: check_same_step(cfg, other.train, 4))
     small = tiny.config(**(CHANGES | {"mesh__data": 1}))
     told("no mesh", lambda: train(small, data, folder / "small"))
     (folder / f"ends-{process}.json").write_text(json.dumps(ENDS))
