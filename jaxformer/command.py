@@ -132,7 +132,7 @@ def guard(main: Callable[[], int], debug: bool) -> int:
     except UserError as error:
         if debug:
             traceback.print_exc()
-        print(f"error: {error}", file=sys.stderr)
+        print(*error.details, f"error: {error}", sep="\n", file=sys.stderr)
         return BAD_INPUT
     except Preempted as error:
         print(error, file=sys.stderr)

@@ -118,6 +118,8 @@ class TrainConfig(Section):
     keep_latest: int
     keep_best: int
     max_skipped_steps: int
+    init_from: str
+    init_paths: tuple[str, ...]
     check_every: int
     spike_guard: SpikeGuardConfig
 
@@ -127,6 +129,12 @@ class TrainConfig(Section):
         at_least("train", self, 0, "num_steps", "num_epochs", "keep_best")
         at_least("train", self, 0, "eval_every", "checkpoint_every", "check_every")
         self.spike_guard.check()
+        unread("train.init_paths", self.init_paths, bool(self.init_from), "train.init_from")
+        if self.init_from and not self.init_paths:
+            mend = "name what to take, e.g. ('embedding/*',), or ('*',) for all"
+            refuse("train.init_paths", "is empty while train.init_from is set", mend)
+        if not all(path.strip() for path in self.init_paths):
+            refuse("train.init_paths", "has an empty pattern", "patterns match whole paths")
         if not self.num_steps and not self.num_epochs:
             refuse("train.num_steps", "and train.num_epochs are 0", "give the run an end")
         if self.batch_size % self.num_microbatches:

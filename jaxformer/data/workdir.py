@@ -16,8 +16,11 @@ from jaxformer.errors import UserError
 
 
 def started(workdir: Path) -> bool:
-    """Whether a run has begun here: training writes its config once nothing is refused."""
-    return (workdir / "config.json").exists()
+    """Whether a run has begun here: training writes its config once nothing is refused.
+
+    A checkpoint is later, and tells the same where config.json was lost.
+    """
+    return (workdir / "config.json").exists() or any((workdir / "checkpoints").glob("[0-9]*"))
 
 
 def saved_tokenizer(cfg: DataConfig, workdir: Path | None) -> Tokenizer | None:

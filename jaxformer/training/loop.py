@@ -1,9 +1,7 @@
 """The training loop: next batch, step, log the previous step, evaluate, save, stop."""
 
 import contextlib
-import importlib.metadata
 import os
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -17,10 +15,10 @@ from jaxformer.config import RunConfig
 from jaxformer.data import Data
 from jaxformer.data.loader import Loader
 from jaxformer.distributed import is_alone, is_first, together
-from jaxformer.errors import Preempted, UserError
+from jaxformer.errors import Preempted
 from jaxformer.evaluation.evaluators import validation
 from jaxformer.models import build, init
-from jaxformer.sharding import check_batch, make_mesh, put_batch
+from jaxformer.sharding import check_batch, make_mesh, put_batch, replicated
 from jaxformer.training.agreement import check_same_start, check_same_step, with_stop
 from jaxformer.training.chain import Chain, as_hex, digest
 from jaxformer.training.clock import Clock
@@ -28,9 +26,10 @@ from jaxformer.training.log import Log, Progress
 from jaxformer.training.metrics import Meter, MetricsWriter, flops_per_position, peak_flops
 from jaxformer.training.optim import make_optimizer
 from jaxformer.training.signals import Stop, stop_on_signal
-from jaxformer.training.state import abstract_state, initialise, shardings_of
+from jaxformer.training.start import describe_run, find_start, make_state, say
+from jaxformer.training.state import abstract_state, shardings_of
 from jaxformer.training.step import make_train_step
-from jaxformer.training.workdir import check_restart, locked, save_config
+from jaxformer.training.workdir import check_restart, disk_errors, locked, save_config
 
 
 def train(
@@ -44,6 +43,7 @@ def train(
     with contextlib.ExitStack() as held:
         with together():
             path = held.enter_context(locked(workdir))
+            held.enter_context(disk_errors(path))
             stop = held.enter_context(stop_on_signal())
             check_restart(path, cfg)
             mesh = make_mesh(cfg.mesh)
@@ -65,52 +65,36 @@ def _train(
         held.enter_context(clock.watching_compiler())
         saved = Checkpoints(workdir, every.keep_latest, every.keep_best)
         held.enter_context(contextlib.closing(saved))
-        if (saved.latest_step() or 0) > end:
-            raise UserError(
-                "train.num_steps",
-                f"{end} is below step {saved.latest_step()} of the newest checkpoint",
-                "raise it or use another --workdir",
-            )
-        start, state = saved.restore_latest(abstract) or (0, None)
-        before = saved.meta(start) if state is not None else {}
-        meta = {
-            "config": cfg.to_dict(),
-            "version": _version(),
-            "tokenizer": data.tokenizer.fingerprint,
-            "data": data.train.fingerprint,
-        }
-        if state is not None and before.get("data") != meta["data"]:
-            raise UserError(
-                f"workdir {workdir}",
-                "holds a run on other data: what the data fields name has changed since",
-                "bring it back or use another --workdir",
-            )
+        meta = describe_run(cfg, data)
+        before = find_start(cfg, meta, workdir, saved)
+        start = before["loader"]["step"] if before else 0
         check_same_start(start, meta)
-        if is_first():
-            save_config(workdir, cfg)
+        with together():
+            if is_first():
+                save_config(workdir, cfg)
         if start == end:
-            _say(f"{workdir} is finished: it has its {end} steps")
+            say(f"{workdir} is finished: it has its {end} steps")
             return end
-        if state is None:
-            state = initialise(make_params, tx, abstract)
-        else:
-            _say(f"resuming from step {start}")
+        state = make_state(cfg, before, saved, abstract, make_params, tx)
         step_fn = jax.jit(
             make_train_step(graphdef, tx, schedule, cfg),
             donate_argnums=0,
-            out_shardings=(shardings_of(abstract), None),
+            out_shardings=(shardings_of(abstract), replicated(mesh)),
         )
-        parameters = jax.jit(digest)
+        parameters = jax.jit(digest, out_shardings=replicated(mesh))
         evaluate = validation(cfg, graphdef, data.validation, mesh)
         flops = flops_per_position(cfg, abstract.params)
         meter = Meter(flops, peak_flops(mesh.size if mesh else 1))
         writer = None
-        if is_first():
-            writer = held.enter_context(contextlib.closing(MetricsWriter(workdir, start)))
+        with together():
+            if is_first():
+                writer = held.enter_context(contextlib.closing(MetricsWriter(workdir, start)))
         clock.resume(before.get("seconds", {}), writer.dropped.get("seconds", {}) if writer else {})
         chain = Chain(before.get("chain"))
         batches = held.enter_context(contextlib.closing(_loader(cfg, data, start)))
         log = Log(cfg, writer, meter, chain, clock, progress)
+        if stop.name and is_alone():
+            raise Preempted(start, stop.name)  # before anything is compiled
         for step in range(start + 1, end + 1):
             clock.to("data_wait")
             asked = time.perf_counter()
@@ -123,6 +107,7 @@ def _train(
                 log.flush()  # the first step's time is the compiler's
                 clock.to("step")
                 meter.reset()
+            saved.check()
             check_same_step(cfg, data.train, step)
             stopping = stop.name if is_alone() else log.asked  # one step late, but in all alike
             due = step == end or _due(step, every.checkpoint_every)
@@ -138,14 +123,15 @@ def _train(
             if saves:
                 with clock.on("save"):
                     about = {"chain": chain.links, "seconds": clock.seconds()}
-                    saved.save(step, state, meta | about | {"parameters": as_hex(now)}, loss)
+                    about |= {"parameters": as_hex(now), "loader": {"step": batches.step}}
+                    saved.save(step, state, meta | about, loss)
             if stopping and step < end:
                 saved.wait()
                 raise Preempted(step, stopping)
             meter.reset()
         with clock.on("save"):
             saved.wait()
-        _say(clock.summary())
+        say(clock.summary())
     return end
 
 
@@ -162,15 +148,3 @@ def _loader(cfg: RunConfig, data: Data, start: int) -> Loader:
 
 def _due(step: int, every: int) -> bool:
     return every > 0 and step % every == 0
-
-
-def _version() -> str:
-    try:
-        return importlib.metadata.version("jaxformer")
-    except importlib.metadata.PackageNotFoundError:
-        return "unknown"
-
-
-def _say(line: str) -> None:
-    if is_first():
-        print(line, file=sys.stderr, flush=True)

@@ -17,6 +17,7 @@ from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
 from jaxformer.config import RunConfig
 from jaxformer.sharding import path_of
+from jaxformer.training.history import WallClock, go_back
 
 EVENTS: Any = event_pb2  # members are made at import, type checkers do not see them
 SUMMARIES: Any = summary_pb2
@@ -42,23 +43,25 @@ class MetricsWriter:
 
     Opened at `step`, it drops what an earlier process wrote of later steps, and a torn last line,
     so that a resumed run leaves the lines of one that was never interrupted. `dropped` is the last
-    line that was lost in this way, {} if none was.
+    line that was lost in this way, {} if none was. Times never go back, whatever the clock does.
     """
 
     def __init__(self, workdir: str | os.PathLike[str], step: int = 0):
         workdir = Path(workdir)
         self.path = workdir / "metrics.jsonl"
-        self.dropped = _truncate(self.path, step)
+        lines = go_back(self.path, step)
+        self.dropped = lines.later[-1] if lines.later else {}
+        self._clock = WallClock(_number(lines.last.get("time")))
         self._file = open(self.path, "a", encoding="utf-8")  # noqa: SIM115
         self._events = EventFileWriter(str(workdir / "tensorboard"))
         start = EVENTS.SessionLog(status=EVENTS.SessionLog.START)
         self._events.add_event(
-            EVENTS.Event(wall_time=time.time(), step=step + 1, session_log=start)
+            EVENTS.Event(wall_time=self._clock.now(), step=step + 1, session_log=start)
         )
 
     def write(self, step: int, split: str, values: Mapping[str, Any]) -> None:
         """Writes one line; numbers that are not finite become null."""
-        now = time.time()
+        now = self._clock.now()
         line = {"step": step, "split": split, **{k: _plain(v) for k, v in values.items()}}
         self._file.write(json.dumps(line | {"time": round(now, 3)}, allow_nan=False) + "\n")
         self._file.flush()
@@ -168,32 +171,11 @@ def _measured_flops(size: int = 768, seconds: float = 0.1) -> float:
     return 2 * size**3 / fastest
 
 
-def _truncate(path: Path, step: int) -> dict[str, Any]:
-    """Rewrites a metrics file without lines of later steps or a torn end, by rename.
-
-    Returns the last line of a later step, {} if there was none.
-    """
-    kept, dropped = [], {}
-    if not path.exists():
-        return dropped
-    for line in path.read_bytes().splitlines(keepends=True):
-        try:
-            if not line.endswith(b"\n"):
-                continue
-            values = json.loads(line)
-            if values["step"] <= step:
-                kept.append(line)
-            else:
-                dropped = values
-        except (ValueError, KeyError, TypeError):
-            continue
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_bytes(b"".join(kept))
-    os.replace(temporary, path)
-    return dropped
-
-
 def _plain(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value
+
+
+def _number(value: Any) -> float:
+    return value if isinstance(value, int | float) else 0.0
