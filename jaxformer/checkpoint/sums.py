@@ -5,6 +5,7 @@ XXH3-128, which keeps pace with the disk. A file that is missing, cut, emptied o
 """
 
 import json
+import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,7 @@ def damage(folder: Path) -> str:
             return f"{NAME} has changed"
         found = _describe_all(folder, list(wanted))
     except OSError as error:
-        name = Path(error.filename or folder).name
+        name = os.path.relpath(error.filename or folder, folder)
         gone = isinstance(error, FileNotFoundError | NotADirectoryError)
         return f"{name} is missing" if gone else f"{name}: {error.strerror or error}"
     for name, (size, _) in wanted.items():

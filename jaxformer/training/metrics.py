@@ -12,15 +12,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from tensorboard.compat.proto import event_pb2, summary_pb2
-from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
 from jaxformer.config import RunConfig
 from jaxformer.sharding import path_of
+from jaxformer.training.events import EventFile
 from jaxformer.training.history import WallClock, go_back
-
-EVENTS: Any = event_pb2  # members are made at import, type checkers do not see them
-SUMMARIES: Any = summary_pb2
 
 # Dense bf16 FLOP/s of one device, by what its device_kind starts with (vendors' data sheets).
 PEAK_FLOPS = {
@@ -53,11 +49,7 @@ class MetricsWriter:
         self.dropped = lines.later[-1] if lines.later else {}
         self._clock = WallClock(_number(lines.last.get("time")))
         self._file = open(self.path, "a", encoding="utf-8")  # noqa: SIM115
-        self._events = EventFileWriter(str(workdir / "tensorboard"))
-        start = EVENTS.SessionLog(status=EVENTS.SessionLog.START)
-        self._events.add_event(
-            EVENTS.Event(wall_time=self._clock.now(), step=step + 1, session_log=start)
-        )
+        self._events = EventFile(workdir / "tensorboard", step, self._clock.now())
 
     def write(self, step: int, split: str, values: Mapping[str, Any]) -> None:
         """Writes one line; numbers that are not finite become null."""
@@ -65,17 +57,13 @@ class MetricsWriter:
         line = {"step": step, "split": split, **{k: _plain(v) for k, v in values.items()}}
         self._file.write(json.dumps(line | {"time": round(now, 3)}, allow_nan=False) + "\n")
         self._file.flush()
-        scalars = [
-            SUMMARIES.Summary.Value(tag=f"{split}/{name}", simple_value=value)
-            for name, value in values.items()
-            if isinstance(value, (int, float)) and not isinstance(value, bool)
-        ]
-        summary = SUMMARIES.Summary(value=scalars)
-        self._events.add_event(EVENTS.Event(wall_time=now, step=step, summary=summary))
+        self._events.write(step, now, {f"{split}/{name}": v for name, v in values.items()})
 
     def close(self) -> None:
-        self._file.close()
-        self._events.close()
+        try:
+            self._file.close()
+        finally:
+            self._events.close()
 
 
 class Meter:
