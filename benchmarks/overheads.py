@@ -97,9 +97,11 @@ def measure(cfg: RunConfig, data: Any, folder: Path) -> list[dict[str, Any]]:
         saved.wait()
         return time.perf_counter() - began, blocked
 
-    bare_piece(), full_piece()  # compiles
+    bare_piece()  # compiles
+    full_piece()
     times = [(bare_piece(), *full_piece()) for _ in range(PIECES)]
-    loader.close(), writer.close(), saved.close()
+    for part in (loader, writer, saved):
+        part.close()
     bare_s, full_s, blocked_s = (statistics.median(column) for column in zip(*times, strict=True))
     share = lambda seconds: f"{seconds / full_s:.1%}"  # noqa: E731
     return [

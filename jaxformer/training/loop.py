@@ -1,8 +1,10 @@
 """The training loop: next batch, step, log the previous step, evaluate, save, stop."""
 
 import contextlib
+import dataclasses
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +29,7 @@ from jaxformer.training.metrics import Meter, MetricsWriter, flops_per_position,
 from jaxformer.training.optim import make_optimizer
 from jaxformer.training.signals import Stop, stop_on_signal
 from jaxformer.training.start import describe_run, find_start, make_state, say
-from jaxformer.training.state import abstract_state, shardings_of
+from jaxformer.training.state import TrainState, abstract_state, shardings_of
 from jaxformer.training.step import make_train_step
 from jaxformer.training.workdir import check_restart, disk_errors, locked, save_config
 
@@ -76,13 +78,8 @@ def _train(
             say(f"{workdir} is finished: it has its {end} steps")
             return end
         state = make_state(cfg, before, saved, abstract, make_params, tx)
-        step_fn = jax.jit(
-            make_train_step(graphdef, tx, schedule, cfg),
-            donate_argnums=0,
-            out_shardings=(shardings_of(abstract), replicated(mesh)),
-        )
-        parameters = jax.jit(digest, out_shardings=replicated(mesh))
-        evaluate = validation(cfg, graphdef, data.validation, mesh)
+        step = make_train_step(graphdef, tx, schedule, cfg)
+        placed, everywhere = shardings_of(abstract), replicated(mesh)
         flops = flops_per_position(cfg, abstract.params)
         meter = Meter(flops, peak_flops(mesh.size if mesh else 1))
         writer = None
@@ -90,49 +87,80 @@ def _train(
             if is_first():
                 writer = held.enter_context(contextlib.closing(MetricsWriter(workdir, start)))
         clock.resume(before.get("seconds", {}), writer.dropped.get("seconds", {}) if writer else {})
-        chain = Chain(before.get("chain"))
-        batches = held.enter_context(contextlib.closing(_loader(cfg, data, start)))
-        log = Log(cfg, writer, meter, chain, clock, progress)
+        run = _Run(
+            step=jax.jit(step, donate_argnums=0, out_shardings=(placed, everywhere)),
+            digest=jax.jit(digest, out_shardings=everywhere),
+            evaluate=validation(cfg, graphdef, data.validation, mesh),
+            batches=held.enter_context(contextlib.closing(_loader(cfg, data, start))),
+            saved=saved,
+            meta=meta,
+            log=Log(cfg, writer, meter, Chain(before.get("chain")), clock, progress),
+            meter=meter,
+            clock=clock,
+        )
         if stop.name and is_alone():
             raise Preempted(start, stop.name)  # before anything is compiled
-        for step in range(start + 1, end + 1):
-            clock.to("data_wait")
-            asked = time.perf_counter()
-            batch = with_stop(next(batches), stop.name)
-            meter.waited(time.perf_counter() - asked)
-            clock.to("step" if step > start + 1 else "compile")
-            state, metrics = step_fn(state, put_batch(mesh, batch))
-            log.step(step, metrics)
-            if step == start + 1:
-                log.flush()  # the first step's time is the compiler's
-                clock.to("step")
-                meter.reset()
-            saved.check()
-            check_same_step(cfg, data.train, step)
-            stopping = stop.name if is_alone() else log.asked  # one step late, but in all alike
-            due = step == end or _due(step, every.checkpoint_every)
-            evaluates = step == end or _due(step, every.eval_every) or (due and every.keep_best)
-            saves = due or stopping
-            if not evaluates and not saves:
-                continue
-            log.flush()
-            now, loss = parameters(state.params), None
-            if evaluates:
-                with clock.on("evaluation"):
-                    loss = log.evaluation(step, evaluate(state.params), now)
-            if saves:
-                with clock.on("save"):
-                    about = {"chain": chain.links, "seconds": clock.seconds()}
-                    about |= {"parameters": as_hex(now), "loader": {"step": batches.step}}
-                    saved.save(step, state, meta | about, loss)
-            if stopping and step < end:
-                saved.wait()
-                raise Preempted(step, stopping)
-            meter.reset()
+        _steps(cfg, run, state, start, mesh, stop)
         with clock.on("save"):
             saved.wait()
         say(clock.summary())
     return end
+
+
+@dataclasses.dataclass(frozen=True)
+class _Run:
+    """What the loop works with."""
+
+    step: Callable[[TrainState, Any], tuple[TrainState, dict[str, jax.Array]]]
+    digest: Callable[[Any], jax.Array]
+    evaluate: Callable[[Any], dict[str, float]]
+    batches: Loader
+    saved: Checkpoints
+    meta: dict[str, Any]
+    log: Log
+    meter: Meter
+    clock: Clock
+
+
+def _steps(
+    cfg: RunConfig, run: _Run, state: TrainState, start: int, mesh: Mesh | None, stop: Stop
+) -> None:
+    """The loop. All processes take the same way through it: see training/agreement.py."""
+    end, every, log, clock = cfg.train.num_steps, cfg.train, run.log, run.clock
+    for step in range(start + 1, end + 1):
+        clock.to("data_wait")
+        asked = time.perf_counter()
+        batch = with_stop(next(run.batches), stop.name)
+        run.meter.waited(time.perf_counter() - asked)
+        clock.to("step" if step > start + 1 else "compile")
+        state, metrics = run.step(state, put_batch(mesh, batch))
+        log.step(step, metrics)
+        if step == start + 1:
+            log.flush()  # the first step's time is the compiler's
+            clock.to("step")
+            run.meter.reset()
+        run.saved.check()
+        check_same_step(cfg, run.batches.source, step)
+        stopping = stop.name if is_alone() else log.asked  # one step late, but in all alike
+        due = step == end or _due(step, every.checkpoint_every)
+        evaluates = step == end or _due(step, every.eval_every) or (due and every.keep_best)
+        saves = due or stopping
+        if not evaluates and not saves:
+            continue
+        log.flush()
+        now, loss = run.digest(state.params), None
+        if evaluates:
+            with clock.on("evaluation"):
+                loss = log.evaluation(step, run.evaluate(state.params), now)
+        if saves:
+            with clock.on("save"):
+                about = {"chain": log.chain.links, "seconds": clock.seconds()}
+                about |= {"parameters": as_hex(now), "loader": {"step": run.batches.step}}
+                run.saved.save(step, state, run.meta | about, loss)
+        if stopping and step < end:
+            run.saved.wait()
+            raise Preempted(step, stopping)
+        run.meter.reset()
 
 
 def _loader(cfg: RunConfig, data: Data, start: int) -> Loader:

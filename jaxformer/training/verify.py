@@ -11,6 +11,7 @@ import random
 import shutil
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import jax
 from absl import flags
@@ -127,7 +128,8 @@ class Verification:
         last = self.cfg.train.num_steps
         rows = []
         for result in results:
-            line = read_lines(self._out / result.name).get((last, "train"), {})
+            lines = read_lines(self._out / result.name)
+            line = lines.get((last, "train"), {})
             rows.append(
                 {
                     "run": result.name,
@@ -136,6 +138,7 @@ class Verification:
                     "signals": len(result.moments),
                     "data": line.get("data", ""),
                     "chain": line.get("chain", ""),
+                    "losses differ by": _spread(read_lines(self._out / result.against), lines),
                     "result": _verdict(result),
                 }
             )
@@ -175,6 +178,13 @@ def _same_lines(a: Path, b: Path) -> Difference | None:
     step, split = alone[0]
     found = ["present" if (step, split) in lines else "absent" for lines in (lines_a, lines_b)]
     return Difference(step, f"the line of split {split}", (found[0], found[1]))
+
+
+def _spread(expected: dict[Any, dict[str, Any]], found: dict[Any, dict[str, Any]]) -> str:
+    """The greatest relative difference between the losses of two runs."""
+    pairs = [(expected[key]["loss"], found[key]["loss"]) for key in expected.keys() & found.keys()]
+    apart = [abs(a - b) / abs(a) for a, b in pairs if a and b is not None]
+    return f"{max(apart):.1e}" if any(apart) else "0"
 
 
 def _verdict(result: Result) -> str:
