@@ -5,14 +5,19 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
+from configs import agreement
+from jaxformer.config import RunConfig
 from jaxformer.distributed import Group, find_group
 from jaxformer.errors import UserError
 from jaxformer.training.diff import compare_lines, read_lines
 from jaxformer.training.loop import train
+from jaxformer.training.trials import Place, Trial
+from jaxformer.training.verify import Verification, shortened
 from tests.training import tiny
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -136,3 +141,23 @@ def test_contradictions_are_refused(given, environ, words):
     with pytest.raises(UserError) as caught:
         find_group(**(NONE | given), environ=environ)
     assert words in str(caught.value)
+
+
+@pytest.mark.slow
+def test_a_killed_process_ends_the_other_and_the_run_goes_on(tmp_path):
+    """Nobody waits for ever for one that is gone."""
+    c = agreement.get_config()
+    c.model.d_model, c.model.num_layers, c.data.agreement.num_examples = 16, 1, 64
+    c.train.num_steps, c.train.num_epochs, c.train.batch_size = 400, 0.0, 8
+    cfg = shortened(RunConfig.from_config_dict(c), 400)
+    Verification(cfg, tmp_path, seed=0, timeout=200.0)  # writes the config
+    trial = Trial("run", tmp_path / "config.py", tmp_path, timeout=200.0)
+    with trial._start(Place(2, 2)) as processes:
+        while trial.last_step() < 60:
+            assert [process.poll() for process in processes] == [None, None]
+            time.sleep(0.01)
+        processes[1].kill()
+        assert processes[0].wait(200) not in (0, 2, 75)
+    assert trial.last_step() < 400
+    trial.finish(Place(2, 2))
+    assert trial.last_step() == 400
