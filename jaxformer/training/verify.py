@@ -183,7 +183,7 @@ def _same_lines(a: Path, b: Path) -> Difference | None:
 def _spread(expected: dict[Any, dict[str, Any]], found: dict[Any, dict[str, Any]]) -> str:
     """The greatest relative difference between the losses of two runs."""
     pairs = [(expected[key]["loss"], found[key]["loss"]) for key in expected.keys() & found.keys()]
-    apart = [abs(a - b) / abs(a) for a, b in pairs if a and b is not None]
+    apart = [abs(a - b) / (abs(a) or 1.0) for a, b in pairs if None not in (a, b)]
     return f"{max(apart):.1e}" if any(apart) else "0"
 
 
