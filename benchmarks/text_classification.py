@@ -21,7 +21,7 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 
 from jaxformer import load
-from jaxformer.cli.start import OK, guard
+from jaxformer.command import OK, guard
 from jaxformer.config import RunConfig
 from jaxformer.data import open_data
 from jaxformer.data.columns import Row

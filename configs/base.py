@@ -214,6 +214,13 @@ def train() -> ConfigDict:
     t.keep_latest = 2  # newest checkpoints kept
     t.keep_best = 0  # checkpoints of lowest validation loss kept besides
     t.max_skipped_steps = 10  # updates with non-finite gradients in a row before the run stops
+    t.init_from = ""  # at step 0: the --workdir of a run whose newest checkpoint gives …
+    t.init_paths = ()  # … the parameters with these paths, e.g. ('embedding/*', 'layers/0/*')
+    t.check_every = 100  # steps between comparisons of several processes: 0 = only at the start
+    t.spike_guard = ConfigDict()  # leave out an update whose gradient norm is an outlier
+    t.spike_guard.threshold = 0.0  # standard deviations above the mean of recent norms: 0 = off
+    t.spike_guard.decay = 0.99  # of that exponential mean and variance
+    t.spike_guard.warmup_steps = 100  # norms seen before the first is judged
     return t
 
 

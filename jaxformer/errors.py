@@ -4,12 +4,13 @@
 class UserError(Exception):
     """Bad input: which field or file, what is wrong with it, and how to mend it.
 
-    The command line prints it as `error: <where>: <what>, <mend>` and exits with status 2.
+    The command line prints it as `error: <where>: <what>, <mend>` and exits with status 2;
+    `details`, such as the lines of a diff, come before.
     """
 
-    def __init__(self, where: str, what: str, mend: str):
+    def __init__(self, where: str, what: str, mend: str, details: tuple[str, ...] = ()):
         super().__init__(where, what, mend)
-        self.where, self.what, self.mend = where, what, mend
+        self.where, self.what, self.mend, self.details = where, what, mend, details
 
     def __str__(self) -> str:
         return " ".join(f"{self.where}: {self.what}, {self.mend}".split())
@@ -19,7 +20,8 @@ class Preempted(Exception):
     """A signal stopped the run; everything is saved at `step` and the same command resumes it."""
 
     def __init__(self, step: int, signal_name: str):
-        super().__init__(f"{signal_name}: saved at step {step}, the same command resumes")
+        done = f"saved at step {step}" if step else "before the first step"
+        super().__init__(f"{signal_name}: {done}, the same command resumes")
         self.step = step
 
 

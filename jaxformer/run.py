@@ -4,12 +4,14 @@ import dataclasses
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import jax
 from flax import nnx
 
-from jaxformer.checkpoint import Checkpoints, Unreadable
+from jaxformer.checkpoint import Checkpoints
 from jaxformer.config import RunConfig
+from jaxformer.config.changes import config_differences
 from jaxformer.data.tokenizers import Tokenizer
 from jaxformer.errors import UserError
 from jaxformer.models import Model, abstract_params, build
@@ -35,39 +37,40 @@ def load(workdir: str | os.PathLike[str], step: int | None = None) -> Run:
     Raises UserError where the directory is not a run, has no such checkpoint, or is damaged.
     """
     workdir = Path(workdir)
-    if not (workdir / "config.json").exists():
-        raise UserError(
-            f"workdir {workdir}", "has no config.json", "give the --workdir of a train.py run"
-        )
-    cfg = RunConfig.load(workdir / "config.json")
+    checkpoints = Checkpoints(workdir, read_only=True)
+    if not (workdir / "config.json").exists() and not checkpoints.steps():
+        what = "has no config.json and no checkpoint"
+        raise UserError(f"workdir {workdir}", what, "give the --workdir of a train.py run")
+    step = checkpoints.newest() if step is None else step
+    if step is None:
+        raise UserError(str(checkpoints.directory), "has no checkpoint", "train the run first")
+    meta = checkpoints.meta(step)
+    cfg = _config(workdir / "config.json", meta, step)
     tokenizer = Tokenizer.load(workdir / "tokenizer.json")
+    if tokenizer.fingerprint != meta["tokenizer"]:
+        what = "is not the tokenizer that the run was trained with"
+        raise UserError(f"{workdir / 'tokenizer.json'}", what, "bring that one back")
     module = build(cfg.model, cfg.compute_dtype)
     graphdef, _ = nnx.split(module)
-    checkpoints = Checkpoints(workdir, read_only=True)
-    try:
-        step, params = _restore(checkpoints, step, module)
-        data = checkpoints.meta(step).get("data", "")
-    finally:
-        checkpoints.close()
-    return Run(nnx.merge(graphdef, params), tokenizer, cfg, step, data)
-
-
-def _restore(checkpoints: Checkpoints, step: int | None, module: nnx.Module) -> tuple[int, dict]:
     device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
     abstract = jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=device),
         abstract_params(module),
     )
-    if step is not None:
-        return step, checkpoints.restore_params(step, abstract)
-    if not checkpoints.steps():
-        raise UserError(str(checkpoints.directory), "has no checkpoint", "train the run first")
-    failure = None
-    for latest in reversed(checkpoints.steps()):
-        try:
-            return latest, checkpoints.restore_params(latest, abstract)
-        except Unreadable as error:
-            print(f"warning: {error.where}: {error.what}", file=sys.stderr)
-            failure = failure or error
-    assert failure is not None
-    raise failure
+    params = checkpoints.restore_params(step, abstract)
+    return Run(nnx.merge(graphdef, params), tokenizer, cfg, step, meta["data"])
+
+
+def _config(path: Path, meta: dict[str, Any], step: int) -> RunConfig:
+    """The config of config.json, or of the checkpoint where that file is lost."""
+    saved = RunConfig.from_config_dict(meta["config"])
+    try:
+        cfg = RunConfig.load(path)
+    except UserError as error:
+        line = f"warning: {path}: {error.what}, using the config in checkpoint {step}"
+        print(line, file=sys.stderr)
+        return saved
+    if listed := config_differences(saved, cfg):
+        mend = "bring it back, or remove it to use the checkpoint's"
+        raise UserError(f"{path}", f"is not the config of checkpoint {step}: {listed}", mend)
+    return cfg

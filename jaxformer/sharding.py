@@ -70,7 +70,7 @@ def make_mesh(cfg: MeshConfig) -> Mesh | None:
             )
         sizes = {name: count // known if size == -1 else size for name, size in sizes.items()}
     shape = tuple(sizes.values())
-    if shape == (1, 1):
+    if shape == (1, 1) and jax.process_count() == 1:
         return None
     if np.prod(shape) != count:
         raise UserError(
@@ -78,7 +78,14 @@ def make_mesh(cfg: MeshConfig) -> Mesh | None:
             f"data × fsdp = {shape[0]} × {shape[1]} but there are {count} devices",
             "set one of them to -1 for the rest",
         )
-    return jax.make_mesh(shape, AXES, axis_types=(AxisType.Auto,) * len(AXES))
+    found = jax.make_mesh(shape, AXES, axis_types=(AxisType.Auto,) * len(AXES))
+    return Mesh(by_process(found.devices), AXES, axis_types=(AxisType.Auto,) * len(AXES))
+
+
+def by_process(devices: np.ndarray) -> np.ndarray:
+    """The devices in their order, but process by process: each reads one slice of a batch."""
+    order = np.argsort([device.process_index for device in devices.flat], kind="stable")
+    return devices.reshape(-1)[order].reshape(devices.shape)
 
 
 def num_shards(mesh: Mesh | None) -> int:

@@ -11,8 +11,15 @@ import tempfile
 import warnings
 
 from jaxformer import cli
+from jaxformer.training import diff, verify
 
-ENTRIES = {"train.py": cli.run_train, "eval.py": cli.run_eval, "sweep.py": cli.run_sweep}
+ENTRIES = {
+    "train.py": cli.run_train,
+    "eval.py": cli.run_eval,
+    "sweep.py": cli.run_sweep,
+    "diff": diff.main,
+    "verify": verify.main,
+}
 
 
 def run(argv: list[str]) -> tuple[int, str, str]:

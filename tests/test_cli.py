@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from jaxformer.cli.start import guard
+from jaxformer.command import guard
 from jaxformer.errors import Preempted, TrainingFailed, UserError
 
 ROOT = Path(__file__).resolve().parent.parent

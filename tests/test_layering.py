@@ -22,8 +22,10 @@ MAX_LINES, MAX_ARGUMENTS = 300, 8
 
 DIRECT: dict[str, set[str]] = {
     "errors": set(),
+    "command": {"errors"},
+    "distributed": {"errors"},
     "config": {"errors"},
-    "sharding": {"config"},
+    "sharding": {"config", "distributed"},
     "checkpoint": {"config", "sharding"},
     "losses": set(),
     "nn": {"config", "sharding"},
@@ -31,7 +33,7 @@ DIRECT: dict[str, set[str]] = {
     "data": {"config", "sharding"},
     "generation": {"models"},
     "evaluation": {"generation", "data", "checkpoint", "losses"},
-    "training": {"models", "data", "evaluation", "checkpoint", "losses"},
+    "training": {"models", "data", "evaluation", "checkpoint", "losses", "command"},
     "experiments": {"training", "evaluation", "run", "progress"},
     "interop": {"models", "data"},
     "analysis": {"models"},

@@ -81,6 +81,32 @@ def test_killed_and_resumed_equals_uninterrupted(tmp_path):
         np.testing.assert_array_equal(a, b)
 
 
+def test_a_disk_that_is_full_and_then_is_not(tmp_path):
+    """Three megabytes hold two checkpoints and not a third; afterwards the run is the very same."""
+    flags = (*DROPOUT, "--config.train.num_steps=400", "--config.train.checkpoint_every=100")
+    status, err = finish(start(tmp_path / "whole", *flags))
+    assert status == 0, err
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "tmpfs", str(disk), "-o"]
+    if subprocess.run([*mount, "size=3m"], capture_output=True).returncode:
+        pytest.skip("may not mount a tmpfs")
+    try:
+        status, err = finish(start(disk / "run", *flags))
+        assert status == 2, err
+        assert "(No space left on device)" in err.splitlines()[-1]
+        assert "Traceback" not in err
+        subprocess.run([*mount, "remount,size=64m"], check=True)
+        status, err = finish(start(disk / "run", *flags))
+        assert status == 0, err
+        assert "resuming from step" in err
+        assert lines(disk / "run") == lines(tmp_path / "whole")
+        for a, b in zip(params(disk / "run"), params(tmp_path / "whole"), strict=True):
+            np.testing.assert_array_equal(a, b)
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+
+
 def test_losses_of_the_demo_on_eight_devices(tmp_path):
     losses = {}
     for data, fsdp in ((1, 1), (8, 1), (2, 4)):

@@ -1,4 +1,5 @@
 import contextlib
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -159,3 +160,11 @@ def test_without_a_mesh_nothing_is_constrained():
     tx, _ = make_optimizer(cfg)
     state = abstract_state(lambda: init(cfg.model, jax.random.key(0)), tx, None)
     assert {len(leaf.sharding.device_set) for leaf in jax.tree.leaves(state)} == {1}
+
+
+def test_each_process_has_one_slice_of_the_batch():
+    """Wherever the machine's topology would put its devices."""
+    devices = np.array([SimpleNamespace(id=n, process_index=n % 2) for n in range(8)])
+    ordered = sharding.by_process(devices.reshape(4, 2))
+    assert [device.id for device in ordered.flat] == [0, 2, 4, 6, 1, 3, 5, 7]
+    assert ordered.shape == (4, 2)

@@ -1,11 +1,12 @@
 """train.py: trains a config, or shows what would be trained."""
 
+import contextlib
 import dataclasses
 import os
 
 from absl import flags
 
-from jaxformer.cli.start import FLAGS, OK, define_config, start
+from jaxformer.command import FLAGS, OK, define_config, start
 from jaxformer.config import RunConfig
 from jaxformer.errors import UserError
 
@@ -15,6 +16,8 @@ usage: python train.py --config=configs/NAME.py[:ARG] --workdir=DIR [--config.FI
   --config    a file with get_config(); configs/base.py lists every field
   --workdir   the run's directory; the same command resumes an interrupted run
   --dry_run   show vocabulary, a sample batch, parameters, FLOPs, bytes; train and write nothing
+  --coordinator=HOST:PORT --num_processes=N --process_id=K   one of several processes, started
+              with the same command otherwise; found without flags on TPU pods and under SLURM
   --debug     show the traceback of an error
 """
 
@@ -24,6 +27,9 @@ def run_train() -> None:
     define_config()
     flags.DEFINE_string("workdir", "", "The run's directory.")
     flags.DEFINE_bool("dry_run", False, "Show what would be trained.")
+    flags.DEFINE_string("coordinator", None, "Of several processes: HOST:PORT of process 0.")
+    flags.DEFINE_integer("num_processes", None, "How many there are.")
+    flags.DEFINE_integer("process_id", None, "Which one this is.")
     start(_train, USAGE)
 
 
@@ -35,6 +41,7 @@ def _train() -> int:
     cfg = RunConfig.from_config_dict(FLAGS.config)
 
     from jaxformer.data import open_data, resolve
+    from jaxformer.distributed import find_group, first_alone, is_first, joined, together
     from jaxformer.nn.positions import check_bounds
     from jaxformer.progress import show_progress
     from jaxformer.training.loop import train
@@ -45,12 +52,19 @@ def _train() -> int:
         data = open_data(cfg, None)
         _describe(resolve(cfg, data), data)
         return OK
-    with locked(FLAGS.workdir) as workdir:
-        data = open_data(cfg, workdir)
-        cfg = resolve(cfg, data)
-        with show_progress(cfg.train.num_steps, cfg.train.log_every) as progress:
-            step = train(cfg, data, workdir, progress=progress)
-    print(f"trained to step {step}; metrics: {os.path.join(FLAGS.workdir, 'metrics.jsonl')}")
+    group = find_group(FLAGS.coordinator, FLAGS.num_processes, FLAGS.process_id, os.environ)
+    with joined(group), contextlib.ExitStack() as held:
+        with together():
+            workdir = held.enter_context(locked(FLAGS.workdir))
+        data = first_alone(lambda: open_data(cfg, workdir))
+        with together():
+            cfg = resolve(cfg, data)
+        progress = None
+        if is_first():
+            progress = held.enter_context(show_progress(cfg.train.num_steps, cfg.train.log_every))
+        step = train(cfg, data, workdir, progress=progress)
+        if is_first():
+            print(f"trained to step {step}; metrics: {os.path.join(FLAGS.workdir, 'metrics.jsonl')}")
     return OK
 
 

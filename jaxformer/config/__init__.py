@@ -16,6 +16,7 @@ from jaxformer.config.run import (
     OptimizerConfig,
     RunConfig,
     ScheduleConfig,
+    SpikeGuardConfig,
     TrainConfig,
 )
 from jaxformer.config.section import Section
@@ -36,6 +37,7 @@ __all__ = [
     "RunConfig",
     "ScheduleConfig",
     "Section",
+    "SpikeGuardConfig",
     "T5Config",
     "TokenizerConfig",
     "TrainConfig",

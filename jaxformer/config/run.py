@@ -90,6 +90,21 @@ class ScheduleConfig(Section):
 
 
 @dataclasses.dataclass(frozen=True)
+class SpikeGuardConfig(Section):
+    prefix: ClassVar[str] = "train.spike_guard"
+
+    threshold: float
+    decay: float
+    warmup_steps: int
+
+    def check(self) -> None:
+        at_least("train.spike_guard", self, 0, "threshold")
+        at_least("train.spike_guard", self, 2, "warmup_steps")
+        if not 0 <= self.decay < 1:
+            refuse("train.spike_guard.decay", f"is {self.decay}", "give 0 to below 1")
+
+
+@dataclasses.dataclass(frozen=True)
 class TrainConfig(Section):
     prefix: ClassVar[str] = "train"
 
@@ -103,12 +118,23 @@ class TrainConfig(Section):
     keep_latest: int
     keep_best: int
     max_skipped_steps: int
+    init_from: str
+    init_paths: tuple[str, ...]
+    check_every: int
+    spike_guard: SpikeGuardConfig
 
     def check(self) -> None:
         at_least("train", self, 1, "batch_size", "num_microbatches", "log_every", "keep_latest")
         at_least("train", self, 1, "max_skipped_steps")
         at_least("train", self, 0, "num_steps", "num_epochs", "keep_best")
-        at_least("train", self, 0, "eval_every", "checkpoint_every")
+        at_least("train", self, 0, "eval_every", "checkpoint_every", "check_every")
+        self.spike_guard.check()
+        unread("train.init_paths", self.init_paths, bool(self.init_from), "train.init_from")
+        if self.init_from and not self.init_paths:
+            mend = "name what to take, e.g. ('embedding/*',), or ('*',) for all"
+            refuse("train.init_paths", "is empty while train.init_from is set", mend)
+        if not all(path.strip() for path in self.init_paths):
+            refuse("train.init_paths", "has an empty pattern", "patterns match whole paths")
         if not self.num_steps and not self.num_epochs:
             refuse("train.num_steps", "and train.num_epochs are 0", "give the run an end")
         if self.batch_size % self.num_microbatches:

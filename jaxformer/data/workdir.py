@@ -11,12 +11,16 @@ from pathlib import Path
 
 from jaxformer.config import DataConfig, RunConfig
 from jaxformer.data.tokenizers import Tokenizer
+from jaxformer.distributed import is_first
 from jaxformer.errors import UserError
 
 
 def started(workdir: Path) -> bool:
-    """Whether a run has begun here: training writes its config once nothing is refused."""
-    return (workdir / "config.json").exists()
+    """Whether a run has begun here: training writes its config once nothing is refused.
+
+    A checkpoint is later, and tells the same where config.json was lost.
+    """
+    return (workdir / "config.json").exists() or any((workdir / "checkpoints").glob("[0-9]*"))
 
 
 def saved_tokenizer(cfg: DataConfig, workdir: Path | None) -> Tokenizer | None:
@@ -37,9 +41,9 @@ def saved_tokenizer(cfg: DataConfig, workdir: Path | None) -> Tokenizer | None:
 
 
 def keep_tokenizer(tokenizer: Tokenizer, workdir: Path) -> None:
-    """Saves the tokenizer, or checks that it is the one saved before."""
+    """Saves the tokenizer, or checks that it is the one saved before or by the first process."""
     path = workdir / "tokenizer.json"
-    if not started(workdir):
+    if not started(workdir) and is_first():
         workdir.mkdir(parents=True, exist_ok=True)
         tokenizer.save(path)
     elif Tokenizer.load(path).fingerprint != tokenizer.fingerprint:
@@ -78,7 +82,7 @@ def saved_classes(workdir: Path | None) -> tuple[str, ...]:
 def keep_classes(classes: Sequence[str], workdir: Path) -> None:
     """Saves the names of the classes, whole or not at all."""
     path = workdir / "classes.json"
-    if not (started(workdir) and path.exists()):
+    if is_first() and not (started(workdir) and path.exists()):
         workdir.mkdir(parents=True, exist_ok=True)
         temporary = workdir / f"classes.json.{os.getpid()}.tmp"
         names = json.dumps(list(classes), ensure_ascii=False, indent=1)

@@ -166,7 +166,8 @@ def _sums(
     params: Any, batch: Mapping[str, jax.Array], evaluators: tuple[Evaluator, ...], graphdef: Any
 ) -> Sums:
     model = nnx.merge(graphdef, params)
-    return {k: v for evaluator in evaluators for k, v in evaluator.sums(model, batch).items()}
+    sums = {k: v for evaluator in evaluators for k, v in evaluator.sums(model, batch).items()}
+    return jax.tree.map(sharding.replicate, sums)  # every process reads them
 
 
 def _logits(model: Any, batch: Mapping[str, jax.Array]) -> jax.Array:

@@ -127,7 +127,7 @@ def plot_curves(path: Path, metrics_path: Path, unit: str = "token") -> Path:
             points = [
                 (r["step"], r[metric]) for r in records if r["split"] == split and metric in r
             ]
-            points = [(step, value) for step, value in points if value is not None]
+            points = [point for point in points if all(isinstance(x, int | float) for x in point)]
             if points:
                 marker = "" if split == "train" else MARKERS[index]
                 steps, values = zip(*points, strict=True)
@@ -141,15 +141,15 @@ def plot_curves(path: Path, metrics_path: Path, unit: str = "token") -> Path:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The lines of a metrics.jsonl; a last line that a kill cut short is left out."""
+    """The lines of a metrics.jsonl; what a kill cut short, or damage, is left out."""
     records = []
-    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-    for number, line in enumerate(lines):
+    for line in path.read_bytes().splitlines() if path.exists() else ():
         try:
-            records.append(json.loads(line))
+            values = json.loads(line)
         except ValueError:
-            if number < len(lines) - 1:
-                raise
+            continue
+        if isinstance(values, dict) and {"step", "split"} <= values.keys():
+            records.append(values)
     return records
 
 

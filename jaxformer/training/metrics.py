@@ -12,14 +12,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from tensorboard.compat.proto import event_pb2, summary_pb2
-from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
 from jaxformer.config import RunConfig
 from jaxformer.sharding import path_of
-
-EVENTS: Any = event_pb2  # members are made at import, type checkers do not see them
-SUMMARIES: Any = summary_pb2
+from jaxformer.training.events import EventFile
+from jaxformer.training.history import WallClock, go_back
 
 # Dense bf16 FLOP/s of one device, by what its device_kind starts with (vendors' data sheets).
 PEAK_FLOPS = {
@@ -41,37 +38,32 @@ class MetricsWriter:
     """Appends lines to WORKDIR/metrics.jsonl and scalars to WORKDIR/tensorboard.
 
     Opened at `step`, it drops what an earlier process wrote of later steps, and a torn last line,
-    so that a resumed run leaves the lines of one that was never interrupted.
+    so that a resumed run leaves the lines of one that was never interrupted. `dropped` is the last
+    line that was lost in this way, {} if none was. Times never go back, whatever the clock does.
     """
 
     def __init__(self, workdir: str | os.PathLike[str], step: int = 0):
         workdir = Path(workdir)
         self.path = workdir / "metrics.jsonl"
-        _truncate(self.path, step)
+        lines = go_back(self.path, step)
+        self.dropped = lines.later[-1] if lines.later else {}
+        self._clock = WallClock(_number(lines.last.get("time")))
         self._file = open(self.path, "a", encoding="utf-8")  # noqa: SIM115
-        self._events = EventFileWriter(str(workdir / "tensorboard"))
-        start = EVENTS.SessionLog(status=EVENTS.SessionLog.START)
-        self._events.add_event(
-            EVENTS.Event(wall_time=time.time(), step=step + 1, session_log=start)
-        )
+        self._events = EventFile(workdir / "tensorboard", step, self._clock.now())
 
     def write(self, step: int, split: str, values: Mapping[str, Any]) -> None:
         """Writes one line; numbers that are not finite become null."""
-        now = time.time()
+        now = self._clock.now()
         line = {"step": step, "split": split, **{k: _plain(v) for k, v in values.items()}}
         self._file.write(json.dumps(line | {"time": round(now, 3)}, allow_nan=False) + "\n")
         self._file.flush()
-        scalars = [
-            SUMMARIES.Summary.Value(tag=f"{split}/{name}", simple_value=value)
-            for name, value in values.items()
-            if isinstance(value, (int, float)) and not isinstance(value, bool)
-        ]
-        summary = SUMMARIES.Summary(value=scalars)
-        self._events.add_event(EVENTS.Event(wall_time=now, step=step, summary=summary))
+        self._events.write(step, now, {f"{split}/{name}": v for name, v in values.items()})
 
     def close(self) -> None:
-        self._file.close()
-        self._events.close()
+        try:
+            self._file.close()
+        finally:
+            self._events.close()
 
 
 class Meter:
@@ -110,7 +102,7 @@ class Meter:
 
 
 ON_SOURCE = re.compile("^encoder/|cross_attention/(key|value)/")
-TIMED = ("tokens_per_second", "step_seconds", "data_wait", "mfu", "time")
+TIMED = ("tokens_per_second", "step_seconds", "data_wait", "mfu", "goodput", "seconds", "time")
 
 
 def flops_per_position(cfg: RunConfig, abstract_params: Any) -> float:
@@ -180,23 +172,11 @@ def _measured_flops(size: int = 768, seconds: float = 0.1) -> float:
     return 2 * size**3 / fastest
 
 
-def _truncate(path: Path, step: int) -> None:
-    """Rewrites a metrics file without lines of later steps or a torn end, by rename."""
-    if not path.exists():
-        return
-    kept = []
-    for line in path.read_bytes().splitlines(keepends=True):
-        try:
-            if line.endswith(b"\n") and json.loads(line)["step"] <= step:
-                kept.append(line)
-        except (ValueError, KeyError, TypeError):
-            continue
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_bytes(b"".join(kept))
-    os.replace(temporary, path)
-
-
 def _plain(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value
+
+
+def _number(value: Any) -> float:
+    return value if isinstance(value, int | float) else 0.0

@@ -13,13 +13,15 @@ import optax
 from jax.typing import ArrayLike
 
 from jaxformer.config import OptimizerConfig, RunConfig, ScheduleConfig
+from jaxformer.training.guard import guarded
 
 DECAYED = ("kernel", "table")
 
 
 def make_optimizer(cfg: RunConfig) -> tuple[optax.GradientTransformation, optax.Schedule]:
     """Returns (tx, schedule); the updates of tx are for a learning rate of 1."""
-    return OPTIMIZERS[cfg.optimizer.kind](cfg.optimizer), SCHEDULES[cfg.schedule.kind](cfg.schedule)
+    tx, guard = OPTIMIZERS[cfg.optimizer.kind](cfg.optimizer), cfg.train.spike_guard
+    return guarded(tx, guard) if guard.threshold else tx, SCHEDULES[cfg.schedule.kind](cfg.schedule)
 
 
 def decay_mask(params: Any) -> Any:

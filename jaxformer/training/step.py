@@ -18,6 +18,8 @@ from jaxformer.losses import accuracy, cross_entropy
 from jaxformer.models import forward
 from jaxformer.nn.dropout import RowKey
 from jaxformer.sharding import constrain
+from jaxformer.training.chain import digest
+from jaxformer.training.guard import spikes
 from jaxformer.training.state import TrainState
 
 Batch = dict[str, jax.Array]
@@ -34,10 +36,14 @@ def make_train_step(
     Metrics are float32 scalars, sums where a mean is meant: `loss` (cross-entropy without smoothing
     or other terms, summed over what is supervised), `weight`, `correct`, `total` (the value that
     was minimised), `grad_norm` before clipping, `learning_rate`, `skipped` in a row and
-    `skipped_total`.
+    `skipped_total`, `spikes` where a guard counts them. `data`, uint32[2], is the batch's digest.
+    Where several processes run, each puts the signal that it was sent into its rows of
+    batch['stop'], int32[B]: `stop` is the greatest.
     """
 
     def step(state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, jax.Array]]:
+        batch = dict(batch)
+        asked = {"stop": batch.pop("stop").max()} if "stop" in batch else {}
         key = jax.random.fold_in(jax.random.key(cfg.seed), state.step)
         rows = jnp.arange(batch["tokens"].shape[0])
         losses, seen, grads = _accumulate(graphdef, state.params, batch | {"row": rows}, key, cfg)
@@ -67,6 +73,9 @@ def make_train_step(
             "learning_rate": rate,
             "skipped": new.skipped,
             "skipped_total": new.skipped_total,
+            "data": digest(batch),
+            **spikes(new.opt_state),
+            **asked,
         }
         return new, metrics
 

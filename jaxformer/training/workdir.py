@@ -3,26 +3,18 @@
 import contextlib
 import fcntl
 import os
-from collections.abc import Iterator, Mapping
+import re
+import socket
+import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO
 
 from jaxformer.config import RunConfig
+from jaxformer.config.changes import config_differences
+from jaxformer.distributed import is_first
 from jaxformer.errors import UserError
-
-# What a restart may change: none of it alters the numbers of a step.
-MUTABLE = (
-    "train.num_steps",
-    "train.log_every",
-    "train.eval_every",
-    "train.checkpoint_every",
-    "train.keep_latest",
-    "train.keep_best",
-    "train.max_skipped_steps",
-    "eval.",
-    "mesh.",
-)
-
+from jaxformer.training.history import last_step
 
 _held: set[Path] = set()
 
@@ -46,42 +38,86 @@ def writable(workdir: str | os.PathLike[str], flag: str = "workdir") -> Path:
 def locked(workdir: str | os.PathLike[str], flag: str = "workdir") -> Iterator[Path]:
     """Makes the directory and holds it for this process; the lock ends with the process.
 
-    A process that holds it may take it again within.
-    Raises UserError where it cannot be written or another process holds it.
+    A process that holds it may take it again within; of several processes of a run, the first
+    holds it for all. Raises UserError where it cannot be written or another run holds it.
     """
     path = writable(workdir, flag)
-    if path in _held:
+    if path in _held or not is_first():
         yield path
         return
-    with open(path / ".lock", "a+", encoding="utf-8") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            file.seek(0)
-            raise UserError(
-                f"{flag} {path}",
-                f"is in use by process {file.read().strip() or 'unknown'}",
-                f"wait for it or choose another --{flag}",
-            ) from error
-        file.seek(0)
-        file.truncate()
-        file.write(f"{os.getpid()}\n")
-        file.flush()
+    with open(path / ".lock", "r+", encoding="utf-8", errors="replace") as file:
+        _take(file, path, flag)
         _held.add(path)
         try:
             yield path
         finally:
             _held.discard(path)
+            with contextlib.suppress(OSError):  # the disk may be full or gone
+                file.seek(0)
+                file.truncate()
+
+
+def _take(file: IO[str], path: Path, flag: str) -> None:
+    """Locks the file and writes 'PID HOST' into it, which stays there if this process is killed."""
+    here = socket.gethostname()
+    pid, host = [*file.read().split(), "", ""][:2]
+    pid = pid if re.fullmatch(r"[0-9]{1,9}", pid) else ""
+    named = f"process {pid or 'unknown'}" + (f" on {host}" if host else "")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        mend = f"wait for it or choose another --{flag}"
+        raise UserError(f"{flag} {path}", f"is in use by {named}", mend)
+    except OSError:  # this file system has no locks: go by the name
+        if pid and (host not in ("", here) or _is_alive(int(pid))):
+            what = f"is in use by {named}, as far as can be known without locks"
+            raise UserError(f"{flag} {path}", what, f"if that has ended, remove {path / '.lock'}")
+    if pid:
+        line = f"taking over {path} from {named}, which ended without letting go"
+        print(line, file=sys.stderr, flush=True)
+    file.seek(0)
+    file.truncate()
+    file.write(f"{os.getpid()} {here}\n")
+    file.flush()
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # somebody else's
+        return True
+    return True
+
+
+@contextlib.contextmanager
+def disk_errors(workdir: Path) -> Iterator[None]:
+    """Turns what the file system refuses into one line; all that was saved stays as it is."""
+    try:
+        yield
+    except OSError as error:
+        where = error.filename or f"workdir {workdir}"
+        mend = "mend it: the same command goes on from the newest checkpoint"
+        raise UserError(f"{where}", f"cannot be used ({error.strerror or error})", mend) from error
 
 
 def check_restart(workdir: Path, cfg: RunConfig) -> None:
     """Raises UserError where the run in `workdir` was started with a config that differs."""
     path = workdir / "config.json"
     if not path.exists():
-        return
-    differences = config_differences(RunConfig.load(path), cfg)
-    if differences:
-        listed = "; ".join(f"{name} was {old!r}, now {new!r}" for name, old, new in differences)
+        return  # where there is a checkpoint, the config in it is compared
+    try:
+        old = RunConfig.load(path)
+    except UserError as error:
+        mend = "bring it back, or remove it: every checkpoint holds it too"
+        raise UserError(f"{path}", f"is damaged ({error.what})", mend)
+    check_config(workdir, old, cfg)
+
+
+def check_config(workdir: Path, old: RunConfig, new: RunConfig) -> None:
+    """Raises UserError where `new` may not go on with what `old` began in `workdir`."""
+    if listed := config_differences(old, new):
         raise UserError(
             f"workdir {workdir}",
             f"holds a run of another config: {listed}",
@@ -89,14 +125,25 @@ def check_restart(workdir: Path, cfg: RunConfig) -> None:
         )
 
 
-def config_differences(old: RunConfig, new: RunConfig) -> list[tuple[str, Any, Any]]:
-    """Fields that differ and must not, as (path, old, new)."""
-    olds, news = _fields(old.to_dict()), _fields(new.to_dict())
-    return [
-        (name, olds[name], news[name])
-        for name in news
-        if olds[name] != news[name] and not name.startswith(MUTABLE)
-    ]
+def check_fresh(workdir: Path, cfg: RunConfig) -> None:
+    """For a start at step 0: raises UserError where the run must have had a checkpoint.
+
+    Lines of metrics without one are those of a run that was killed before its first save was
+    whole. The save at step 2n waits for the one at n, so no such line is of a later step.
+    """
+    last = last_step(workdir / "metrics.jsonl")
+    if last is None:
+        return
+    config = workdir / "config.json"
+    every = (RunConfig.load(config) if config.exists() else cfg).train.checkpoint_every
+    if every and last > 2 * every:
+        raise UserError(
+            f"workdir {workdir}",
+            f"has metrics up to step {last} and no checkpoint",
+            f"bring {workdir / 'checkpoints'} back or use another --workdir",
+        )
+    line = f"no checkpoint was saved by step {last}: starting at step 0"
+    print(line, file=sys.stderr, flush=True)
 
 
 def save_config(workdir: Path, cfg: RunConfig) -> None:
@@ -104,11 +151,3 @@ def save_config(workdir: Path, cfg: RunConfig) -> None:
     temporary = workdir / "config.json.tmp"
     cfg.save(temporary)
     os.replace(temporary, workdir / "config.json")
-
-
-def _fields(section: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    fields: dict[str, Any] = {}
-    for name, value in section.items():
-        path = f"{prefix}{name}"
-        fields |= _fields(value, f"{path}.") if isinstance(value, Mapping) else {path: value}
-    return fields

@@ -105,9 +105,11 @@ def test_curves_from_metrics(tmp_path):
     assert coloured(path, report.PALETTE[1]) > 50
 
 
-def test_a_damaged_line_in_the_middle_is_an_error(tmp_path):
+def test_damaged_lines_are_left_out_and_the_rest_is_drawn(tmp_path):
     metrics = tmp_path / "metrics.jsonl"
-    metrics.write_text('{"step": 1\n{"step": 2}\n')
-    with pytest.raises(ValueError, match="Expecting"):
-        report.read_metrics(metrics)
+    good, odd = {"step": 2, "split": "eval", "loss": 1.5}, {"step": "3", "split": 1, "loss": "x"}
+    lines = ['{"step": 1', json.dumps(good), '{"step": 2}', "[]", "", json.dumps(odd)]
+    metrics.write_bytes("\n".join(lines).encode() + b'\n{"step": 4, "spl\xfft": "eval"}\n')
+    assert report.read_metrics(metrics) == [good, odd]
+    assert report.plot_curves(tmp_path / "c.png", metrics).stat().st_size > 0
     assert report.read_metrics(tmp_path / "absent.jsonl") == []

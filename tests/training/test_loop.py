@@ -1,8 +1,14 @@
 """Runs of the loop: resume is exact, wherever the run was cut, and refusals change nothing."""
 
+import contextlib
+import errno
+import fcntl
 import json
 import os
+import re
+import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -14,8 +20,13 @@ import pytest
 
 from jaxformer.checkpoint import Checkpoints
 from jaxformer.errors import Preempted, TrainingFailed, UserError
+from jaxformer.sharding import path_of
+from jaxformer.training import loop
+from jaxformer.training import workdir as workdirs
+from jaxformer.training.events import EventFile
 from jaxformer.training.loop import train
 from jaxformer.training.metrics import TIMED
+from jaxformer.training.signals import Stop
 from tests.training import tiny
 
 CFG = tiny.config(**tiny.DROPOUT)
@@ -172,19 +183,24 @@ def start(workdir):
     )
 
 
-def test_a_process_killed_and_started_again_is_bit_equal(whole, tmp_path):
+def test_a_process_killed_and_started_again_is_bit_equal(whole, tmp_path, capfd):
     """SIGKILL while or just after checkpoint 4 is written; the lock dies with the process."""
     process = start(tmp_path)
     assert process.stdout is not None
     for line in process.stdout:
         if line.strip() == "5":
             break
-    with pytest.raises(UserError, match=f"is in use by process {process.pid}"):
+    named = f"process {process.pid} on {socket.gethostname()}"
+    with pytest.raises(UserError, match=f"is in use by {re.escape(named)}, wait"):
         train(CFG, tiny.data(), tmp_path)
     process.kill()
     process.communicate()
     assert process.returncode == -signal.SIGKILL
+    assert (tmp_path / ".lock").read_text() == f"{process.pid} {socket.gethostname()}\n"
     assert train(CFG, tiny.data(), tmp_path) == 12
+    err = capfd.readouterr().err
+    assert f"taking over {tmp_path} from {named}, which ended without letting go" in err
+    assert (tmp_path / ".lock").read_text() == ""
     assert_same_run(tmp_path, whole)
     assert not list((tmp_path / "checkpoints").glob("*tmp*"))
 
@@ -282,3 +298,150 @@ def test_a_run_of_nothing_but_bad_updates_stops(tmp_path):
         train(tiny.config(train__max_skipped_steps=3), data, tmp_path)
     assert lines(tmp_path)[0]["loss"] is None
     assert lines(tmp_path)[0]["skipped"] == 2
+
+
+def test_a_restart_with_another_tokenizer_is_refused(whole):
+    data = tiny.data()
+    data.tokenizer.fingerprint = "other"
+    with pytest.raises(UserError, match="holds a run with another tokenizer"):
+        train(CFG, data, whole)
+
+
+def test_a_lost_config_json_is_that_of_the_checkpoint(whole, tmp_path, capfd):
+    shutil.copytree(whole, tmp_path, dirs_exist_ok=True)
+    (tmp_path / "config.json").unlink()
+    before = files(tmp_path)
+    with pytest.raises(UserError, match="holds a run of another config: seed was 0, now 1"):
+        train(tiny.config(seed=1, **tiny.DROPOUT), tiny.data(), tmp_path)
+    assert files(tmp_path) == before
+    assert train(CFG, tiny.data(), tmp_path) == 12
+    assert "is finished" in capfd.readouterr().err
+    assert (tmp_path / "config.json").read_text() == (whole / "config.json").read_text()
+
+
+@pytest.mark.parametrize(
+    ("lost", "words"),
+    [
+        (("checkpoints",), "has no checkpoint although step 12 was saved"),
+        (("checkpoints", ".saved", "config.json"), "has metrics up to step 12 and no checkpoint"),
+    ],
+)
+def test_a_run_whose_checkpoints_are_gone_does_not_begin_again(lost, words, whole, tmp_path):
+    shutil.copytree(whole, tmp_path, dirs_exist_ok=True)
+    for name in lost:
+        path = tmp_path / name
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    before = files(tmp_path)
+    with pytest.raises(UserError, match=words):
+        train(CFG, tiny.data(), tmp_path)
+    assert files(tmp_path) == before
+
+
+def test_a_run_killed_before_its_first_checkpoint_begins_again(whole, tmp_path, capfd):
+    """Also where that was being written, of which a temporary folder stays behind."""
+    shutil.copytree(whole, tmp_path, dirs_exist_ok=True)
+    (tmp_path / ".saved").unlink()
+    shutil.rmtree(tmp_path / "checkpoints")
+    (tmp_path / "checkpoints" / "4.orbax-checkpoint-tmp").mkdir(parents=True)
+    text = (tmp_path / "metrics.jsonl").read_text().splitlines(keepends=True)
+    early = "".join(line for line in text if json.loads(line)["step"] <= 8)
+    (tmp_path / "metrics.jsonl").write_text(early)
+    assert train(CFG, tiny.data(), tmp_path) == 12
+    assert "no checkpoint was saved by step 8: starting at step 0\n" in capfd.readouterr().err
+    assert_same_run(tmp_path, whole)
+
+
+def test_a_stop_before_the_first_step_compiles_nothing(tmp_path, monkeypatch):
+    def asked():
+        stop = Stop()
+        stop.name = "SIGTERM"
+        return contextlib.nullcontext(stop)
+
+    monkeypatch.setattr(loop, "stop_on_signal", asked)
+    with pytest.raises(Preempted, match="SIGTERM: before the first step, the same command"):
+        train(CFG, tiny.data(), tmp_path, progress=At(1, kill))
+    assert lines(tmp_path) == []
+
+
+def test_parameters_of_another_run(whole, tmp_path, capfd):
+    """Taken at step 0 and never again; the rest begins as it would have."""
+    changes = {"train__init_from": str(whole), "train__init_paths": ("embedding/*", "*/query/*")}
+    changes |= {"seed": 5, "train__num_steps": 1, "schedule__peak_value": 1e-12}
+    cfg = tiny.config(**changes)
+    assert train(cfg, tiny.data(), tmp_path) == 1
+    line = f"parameters are those of {whole} at step 12: embedding/table, layers/0/attention/query"
+    assert line in capfd.readouterr().err
+    found, theirs, own = saved(tmp_path, cfg), saved(whole), tiny.program(cfg).state
+    leaves = jax.tree_util.tree_leaves_with_path(found.params)
+    others = zip(jax.tree.leaves(own.params), jax.tree.leaves(theirs.params), strict=True)
+    for (keys, leaf), (mine, from_there) in zip(leaves, others, strict=True):
+        taken = path_of(keys).startswith("embedding/") or "/query/" in path_of(keys)
+        np.testing.assert_allclose(leaf, from_there if taken else mine, atol=1e-9)
+    with pytest.raises(UserError, match=r"train\.init_paths was"):
+        train(tiny.config(**(changes | {"train__init_paths": ("*",)})), tiny.data(), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"train__init_from": "x"}, "train.init_paths: is empty while train.init_from is set"),
+        ({"train__init_paths": ("*",)}, "train.init_paths: is set to"),
+        ({"train__init_from": "x", "train__init_paths": ("*", "")}, "has an empty pattern"),
+        ({"train__init_from": "x", "train__init_paths": "*"}, "takes a sequence"),
+    ],
+)
+def test_what_to_take_of_another_run_is_said_in_full(changes, words):
+    with pytest.raises(UserError, match=re.escape(words)):
+        tiny.config(**changes)
+
+
+def test_another_run_without_a_checkpoint_is_refused(tmp_path):
+    taken = {"train__init_from": str(tmp_path / "none"), "train__init_paths": ("*",)}
+    with pytest.raises(UserError, match=r"train.init_from: .*none has no checkpoint"):
+        train(tiny.config(**taken), tiny.data(), tmp_path / "run")
+    assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.parametrize(
+    ("holder", "refused"),
+    [
+        (f"{os.getpid()} {socket.gethostname()}", True),
+        ("1 another-host", True),
+        (f"{2**22 + 1} {socket.gethostname()}", False),  # no process has so high a number
+        ("", False),
+        ("torn", False),
+    ],
+)
+def test_a_file_system_without_locks(holder, refused, tmp_path, monkeypatch, capfd):
+    def no_locks(*_):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", no_locks)
+    (tmp_path / ".lock").write_text(holder)
+    if refused:
+        with pytest.raises(UserError, match=r"is in use by process \d+ on .* remove .*\.lock"):
+            with workdirs.locked(tmp_path):
+                pass
+        assert (tmp_path / ".lock").read_text() == holder
+        return
+    with workdirs.locked(tmp_path):
+        assert (tmp_path / ".lock").read_text() == f"{os.getpid()} {socket.gethostname()}\n"
+    taken = "taking over" in capfd.readouterr().err
+    assert taken == holder.startswith(str(2**22 + 1))
+
+
+def test_a_disk_that_is_full_in_the_middle_of_a_run_loses_nothing(whole, tmp_path, monkeypatch):
+    """Metrics cannot be written at step 6; later they can, and the run is the very same."""
+
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def fill():
+        monkeypatch.setattr(EventFile, "write", full)
+
+    words = r"cannot be used \(No space left on device\), mend it: the same command goes on"
+    with pytest.raises(UserError, match=words):
+        train(CFG, tiny.data(), tmp_path, progress=At(5, fill))
+    monkeypatch.undo()
+    assert train(CFG, tiny.data(), tmp_path) == 12
+    assert_same_run(tmp_path, whole)

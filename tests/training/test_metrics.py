@@ -41,6 +41,30 @@ def test_lines_after_the_restored_step_and_a_torn_end_are_dropped(tmp_path):
     assert not (tmp_path / "metrics.jsonl.tmp").exists()
 
 
+def test_lines_that_cannot_be_read_are_kept_beside(tmp_path, capfd):
+    write(tmp_path, 0, *[(step, "train", {"loss": float(step)}) for step in (1, 2, 3)])
+    path = tmp_path / "metrics.jsonl"
+    raw = path.read_bytes().replace(b'{"step": 2', b'{"st\xe5p": 2')
+    path.write_bytes(raw)
+    write(tmp_path, 3, (4, "train", {"loss": 4.0}))
+    assert [line["step"] for line in read(tmp_path)] == [1, 3, 4]
+    assert (tmp_path / "metrics.jsonl.unreadable").read_bytes() == raw
+    words = "1 lines cannot be read and are left out, metrics.jsonl.unreadable has all"
+    assert words in capfd.readouterr().err
+
+
+def test_times_never_go_back(tmp_path, monkeypatch):
+    """Not when the clock is set back while a run goes on, nor between its processes."""
+    write(tmp_path, 0, (1, "train", {}))
+    now = time.time()
+    for step, day in ((2, -1), (3, 1), (4, -2)):
+        monkeypatch.setattr(time, "time", lambda day=day: now + 86_400 * day)
+        write(tmp_path, step - 1, (step, "train", {}))
+    times = [line["time"] for line in read(tmp_path)]
+    assert times == sorted(times)
+    assert 86_000 < times[2] - times[0] < 87_000
+
+
 def test_tensorboard_shows_the_resumed_run(tmp_path, caplog):
     write(tmp_path, 0, *[(step, "train", {"loss": float(step)}) for step in (1, 2, 3, 4)])
     write(tmp_path, 2, (3, "train", {"loss": 30.0}))

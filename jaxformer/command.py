@@ -1,4 +1,9 @@
-"""From a command line to an exit status: whatever is wrong with it is one line on stderr."""
+"""Flags and exit status, the same for every program of the package.
+
+Exit status: 0 the target step was reached or the evaluation done; 2 bad input, one line
+`error: <field or file>: <what>, <how to mend>`; 75 preempted and saved, the same command resumes;
+1 anything else.
+"""
 
 import difflib
 import os
@@ -20,7 +25,7 @@ OK, FAILED, BAD_INPUT, PREEMPTED = 0, 1, 2, 75
 
 
 def define_config() -> None:
-    """Defines --config, and with it --config.FIELD for every field."""
+    """Declares --config and its overrides."""
     try:
         config_flags.DEFINE_config_file(
             "config", None, "A file with get_config().", lock_config=True
@@ -30,22 +35,32 @@ def define_config() -> None:
         sys.exit(BAD_INPUT)
 
 
-def start(main: Callable[[], int], usage: str) -> None:
-    """Parses the command line, runs `main` and ends the process with its exit status."""
+def start(main: Callable[..., int], usage: str, num_arguments: int = 0) -> None:
+    """Parses the command line, runs `main` on its arguments, ends the process with its status."""
     flags.DEFINE_bool("debug", False, "Show the traceback of an error.")
-    app.run(lambda _: guard(main, FLAGS.debug), flags_parser=lambda argv: parse(argv, usage))
+    app.run(
+        lambda argv: guard(lambda: main(*argv[1:]), FLAGS.debug),
+        flags_parser=lambda argv: parse(argv, usage, num_arguments),
+    )
 
 
-def parse(argv: Sequence[str], usage: str) -> list[str]:
-    """Parses flags and loads the config; whatever is wrong ends the process with status 2."""
+def parse(argv: Sequence[str], usage: str, num_arguments: int = 0) -> list[str]:
+    """Parses flags, loads the config, returns the program's name and its arguments.
+
+    Whatever is wrong ends the process with status 2.
+    """
     if {"--help", "-help", "-h", "--helpfull", "--helpshort"} & set(argv[1:]):
         print(usage, end="")
         sys.exit(OK)
+    arguments: list[str] = []
 
     def read() -> int:
-        leftover = FLAGS(list(argv))[1:]
-        if leftover:
-            raise UserError(leftover[0], "is not a flag", "write --name=value; see --help")
+        arguments.extend(FLAGS(list(argv))[1:])
+        if arguments and not num_arguments:
+            raise UserError(arguments[0], "is not a flag", "write --name=value; see --help")
+        if len(arguments) != num_arguments:
+            what = f"are {len(arguments)}, not {num_arguments}"
+            raise UserError("arguments", what, "see --help")
         if "config" in FLAGS:
             _ = FLAGS.config and FLAGS.config.keys()  # a missing file raises at first use only
         return OK
@@ -56,7 +71,7 @@ def parse(argv: Sequence[str], usage: str) -> list[str]:
     status = guard(lambda: _reworded(read, argv), debug)
     if status != OK:
         sys.exit(status)
-    return list(argv[:1])
+    return [argv[0], *arguments]
 
 
 def _reworded(read: Callable[[], int], argv: Sequence[str]) -> int:
@@ -117,7 +132,7 @@ def guard(main: Callable[[], int], debug: bool) -> int:
     except UserError as error:
         if debug:
             traceback.print_exc()
-        print(f"error: {error}", file=sys.stderr)
+        print(*error.details, f"error: {error}", sep="\n", file=sys.stderr)
         return BAD_INPUT
     except Preempted as error:
         print(error, file=sys.stderr)

@@ -1,0 +1,61 @@
+"""What the processes of a run compare and decide together while it trains.
+
+Whether to evaluate, save or skip an update follows from the step and from sums over all devices.
+The wish to stop is one process's own: it travels in the batch, so that asking costs no message, and
+all processes see it in the metrics of the same step.
+"""
+
+import hashlib
+import json
+import signal
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxformer.config import RunConfig
+from jaxformer.data.loader import Batch, Loader
+from jaxformer.data.packing import RowSource
+from jaxformer.distributed import differences, gather, is_alone
+from jaxformer.errors import TrainingFailed, UserError
+
+
+def with_stop(batch: Batch, name: str) -> Batch:
+    """The batch with the number of the signal that this process was sent, where it is not alone."""
+    if is_alone():
+        return batch
+    number = signal.Signals[name].value if name else 0
+    return batch | {"stop": np.full_like(batch["rows"], number)}
+
+
+def check_same_start(step: int, meta: dict[str, Any]) -> None:
+    """Raises UserError in all processes where one begins another run than process 0."""
+    values = {name: value for name, value in meta.items() if name != "config"}
+    values |= {"config": _hash(meta["config"]), "step": step}
+    for process, name, its, first in differences(gather(values)):
+        raise UserError(
+            f"process {process}",
+            f"begins with {name} {its}, process 0 with {first}",
+            "start all processes with the same command on the same files",
+        )
+
+
+def check_same_step(cfg: RunConfig, source: RowSource, step: int) -> None:
+    """Every train.check_every steps: raises TrainingFailed, naming the process that differs."""
+    if is_alone() or not cfg.train.check_every or step % cfg.train.check_every:
+        return
+    key = jax.random.fold_in(jax.random.key(cfg.seed), step)
+    ids = Loader(source, cfg.train.batch_size, cfg.seed).example_ids(step - 1)
+    values = {
+        "the step": step,
+        "its random keys": _hash(jax.random.key_data(key).tolist()),
+        "the examples of its batch": _hash(ids.tolist()),
+    }
+    found = differences(gather(values))
+    if found:
+        listed = "; ".join(f"process {process} differs in {name}" for process, name, _, _ in found)
+        raise TrainingFailed(f"step {step}: the processes have come apart: {listed}")
+
+
+def _hash(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]

@@ -1,0 +1,116 @@
+"""How a run begins: where its newest checkpoint left it, with another run's parameters, or anew.
+
+`find_start` decides and changes nothing, so that a start that is refused leaves a directory as it
+was; `make_state` carries it out.
+"""
+
+import dataclasses
+import importlib.metadata
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import optax
+
+from jaxformer.checkpoint import Checkpoints
+from jaxformer.config import RunConfig
+from jaxformer.data import Data
+from jaxformer.distributed import is_first, together
+from jaxformer.errors import UserError
+from jaxformer.sharding import path_of
+from jaxformer.training.state import TrainState, initialise
+from jaxformer.training.workdir import check_config, check_fresh
+
+SHOWN = 4  # names of parameters in a line
+
+
+def describe_run(cfg: RunConfig, data: Data) -> dict[str, Any]:
+    """What every checkpoint of a run holds of where it comes from."""
+    return {
+        "config": cfg.to_dict(),
+        "version": _version(),
+        "tokenizer": data.tokenizer.fingerprint,
+        "data": data.train.fingerprint,
+    }
+
+
+def find_start(
+    cfg: RunConfig, meta: dict[str, Any], workdir: Path, saved: Checkpoints
+) -> dict[str, Any]:
+    """The meta of the checkpoint to go on from, {} for step 0.
+
+    Raises UserError where the newest checkpoint is past the end or of another config, tokenizer or
+    data, where all are damaged, or where there were some and are none.
+    """
+    newest, end = saved.latest_step() or 0, cfg.train.num_steps
+    if newest > end:
+        what = f"{end} is below step {newest} of the newest checkpoint"
+        raise UserError("train.num_steps", what, "raise it or use another --workdir")
+    step = saved.newest()
+    if step is None:
+        with together():
+            if is_first():
+                check_fresh(workdir, cfg)
+        return {}
+    before = saved.meta(step)
+    check_config(workdir, RunConfig.from_config_dict(before["config"]), cfg)
+    for name, what in (
+        ("tokenizer", "holds a run with another tokenizer"),
+        ("data", "holds a run on other data: what the data fields name has changed since"),
+    ):
+        if before[name] != meta[name]:
+            mend = "bring it back or use another --workdir"
+            raise UserError(f"workdir {workdir}", what, mend)
+    if before["version"] != meta["version"]:
+        say(f"checkpoint {step} is of version {before['version']}, this is {meta['version']}")
+    return before
+
+
+def make_state(
+    cfg: RunConfig,
+    before: dict[str, Any],
+    saved: Checkpoints,
+    abstract: TrainState,
+    make_params: Callable[[], Any],
+    tx: optax.GradientTransformation,
+) -> TrainState:
+    """The state after the checkpoint that `before` is of, or the one before the first step."""
+    if before:
+        state = saved.restore(before["step"], abstract)
+        saved.set_aside()
+        say(f"resuming from step {before['step']}")
+        return state
+    state = initialise(make_params, tx, abstract)
+    if not cfg.train.init_from:
+        return state
+    return dataclasses.replace(state, params=_mixed(cfg, state.params, abstract.params))
+
+
+def _mixed(cfg: RunConfig, params: Any, abstract_params: Any) -> Any:
+    """The parameters with those of train.init_paths from the newest checkpoint of another run."""
+    other = Checkpoints(cfg.train.init_from, read_only=True)
+    step = other.newest()
+    if step is None:
+        mend = "give the --workdir of a train.py run"
+        raise UserError("train.init_from", f"{cfg.train.init_from} has no checkpoint", mend)
+    found = other.restore_matching(step, abstract_params, cfg.train.init_paths)
+    leaves, structure = jax.tree_util.tree_flatten_with_path(params)
+    names = ", ".join([*list(found)[:SHOWN], *["…"][: len(found) > SHOWN]])
+    count = f"{len(found)} of {len(leaves)} parameters"
+    say(f"{count} are those of {cfg.train.init_from} at step {step}: {names}")
+    return jax.tree.unflatten(structure, [found.get(path_of(keys), leaf) for keys, leaf in leaves])
+
+
+def say(line: str) -> None:
+    """A line on stderr, of several processes by one."""
+    if is_first():
+        print(line, file=sys.stderr, flush=True)
+
+
+def _version() -> str:
+    try:
+        return importlib.metadata.version("jaxformer")
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown"

@@ -1,0 +1,82 @@
+"""What test_distributed.py runs in each of two processes: several runs one after another.
+
+Arguments: folder, port, process id. Writes to FOLDER/ends-ID.json how each run ended here.
+"""
+
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import jax
+
+from jaxformer.distributed import Group, first_alone, gather, is_first, joined, together
+from jaxformer.errors import Preempted, TrainingFailed, UserError
+from jaxformer.training.agreement import check_same_step
+from jaxformer.training.loop import train
+from tests.training import tiny
+
+jax.config.update("jax_num_cpu_devices", 1)
+CHANGES = {"mesh__data": -1, "train__check_every": 3, **tiny.DROPOUT}
+
+
+class Terminate:
+    """Sends this process a signal at a step."""
+
+    def __init__(self, step):
+        self.step = step
+
+    def update(self, step, metrics):
+        if step == self.step:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+ENDS = {}
+
+
+def told(name, work):
+    began = time.monotonic()
+    try:
+        ENDS[name] = work()
+    except (UserError, TrainingFailed, Preempted, OSError) as error:
+        ENDS[name] = f"{type(error).__name__}: {error}"
+    print(f"{name}: {time.monotonic() - began:.1f} s", flush=True)
+
+
+def of_process(process, error):
+    with together():
+        if jax.process_index() == process:
+            raise error
+
+
+def main(folder: Path, process: int) -> None:
+    cfg, data = tiny.config(**CHANGES), tiny.data()
+    told("gather", lambda: gather({"process": process}))
+    order = folder / "order"
+
+    def write():
+        order.write_text(order.read_text() + str(process) if order.exists() else str(process))
+
+    told("first alone", lambda: first_alone(write))
+    told("bad input", lambda: of_process(1, UserError("seed", "is -1", "give more")))
+    told("failure", lambda: of_process(0, OSError("disk full")))
+    asked = Terminate(5) if not is_first() else None
+    told("asked", lambda: train(cfg, data, folder / "run", progress=asked))
+    told("resumed", lambda: train(cfg, data, folder / "run"))
+    other = tiny.data()
+    other.train = tiny.Rows(fingerprint="rows" if is_first() else "other rows")
+    told("other data", lambda: train(cfg, other, folder / "other"))
+    other.train = tiny.Rows(size=40 if is_first() else 80)
+    told("apart", lambda: check_same_step(cfg, other.train, 3))
+    told("not compared", lambda: check_same_step(cfg, other.train, 4))
+    small = tiny.config(**(CHANGES | {"mesh__data": 1}))
+    told("no mesh", lambda: train(small, data, folder / "small"))
+    (folder / f"ends-{process}.json").write_text(json.dumps(ENDS))
+
+
+if __name__ == "__main__":
+    here = int(sys.argv[3])
+    with joined(Group(f"127.0.0.1:{sys.argv[2]}", 2, here)):
+        main(Path(sys.argv[1]), here)
