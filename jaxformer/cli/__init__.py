@@ -6,8 +6,8 @@ Exit status: 0 the target step was reached or the evaluation done; 2 bad input, 
 """
 
 from jaxformer.cli.evaluate import run_eval
-from jaxformer.command import parse
 from jaxformer.cli.sweep import run_sweep
 from jaxformer.cli.train import run_train
+from jaxformer.command import parse
 
 __all__ = ["parse", "run_eval", "run_sweep", "run_train"]

@@ -64,7 +64,9 @@ def _train() -> int:
             progress = held.enter_context(show_progress(cfg.train.num_steps, cfg.train.log_every))
         step = train(cfg, data, workdir, progress=progress)
         if is_first():
-            print(f"trained to step {step}; metrics: {os.path.join(FLAGS.workdir, 'metrics.jsonl')}")
+            print(
+                f"trained to step {step}; metrics: {os.path.join(FLAGS.workdir, 'metrics.jsonl')}"
+            )
     return OK
 
 
