@@ -1,9 +1,11 @@
 """Writing a checkpoint in the background, whole or not at all, and what that may fail with."""
 
+import functools
 import logging
 import re
+import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,7 @@ class Writer:
         self.step: int | None = None
         self._before: set[threading.Thread] = set()
         logging.getLogger("absl").addFilter(_is_not_of_orbax)  # what it logs is raised here
+        _leave_closed_loops_unheard()
         options = ocp.options.AsyncOptions
         handler = ocp.CompositeCheckpointHandler(
             composite_options=ocp.CompositeOptions(async_options=options(**PATIENCE)),
@@ -97,3 +100,18 @@ class Writer:
 
 def _is_not_of_orbax(record: logging.LogRecord) -> bool:
     return "orbax" not in record.pathname
+
+
+def _leave_closed_loops_unheard() -> None:
+    """Where one array's write fails, those of the others end when nobody waits for them any more.
+
+    Each then complains from a thread of TensorStore that the loop which awaited it is closed.
+    """
+    before = sys.unraisablehook
+    if getattr(before, "func", None) is not _unless_closed_loop:
+        sys.unraisablehook = functools.partial(_unless_closed_loop, before)
+
+
+def _unless_closed_loop(before: Callable[[Any], None], unraisable: Any) -> None:
+    if str(unraisable.exc_value) != "Event loop is closed":
+        before(unraisable)
