@@ -10,7 +10,7 @@ from ml_collections import ConfigDict
 
 def get_config() -> ConfigDict:
     c = ConfigDict()
-    c.seed = 0  # parameters, dropout, order of the data
+    c.seed = 0  # parameters, dropout, and the data unless data.seed says otherwise
     c.compute_dtype = "float32"  # of activations: float32 | bfloat16; parameters are float32
     c.model = model()
     c.objective = objective()
@@ -149,8 +149,9 @@ def objective() -> ConfigDict:
 
 def data() -> ConfigDict:
     d = ConfigDict()
-    d.source = "agreement"  # a task: agreement | text | jsonl | csv | tsv | parquet | folder | hub
-    d.path = ""  # file, glob, folder or hub name; tasks have none
+    # made, not read: agreement | task; or text | jsonl | csv | tsv | parquet | folder | hub
+    d.source = "agreement"
+    d.path = ""  # file, glob, folder or hub name; tasks have none, but scan is in a folder
     d.target_path = ""  # seq2seq of two parallel texts (.gz too): line n translates line n of path
     d.validation_path = ""  # validation data of their own: '' = a share of those of path
     d.validation_target_path = ""  # … and their translations
@@ -165,6 +166,7 @@ def data() -> ConfigDict:
     # Last documents, or the end of a single one; of examples any: 0 = a tenth.
     d.validation_fraction = 0.0
     d.split_seed = 0  # which pairs or labelled examples those are
+    d.seed = 0  # order of the data and what is drawn of them: 0 = the run's seed
     d.add_bos = True  # each document starts with <s>; of seq2seq: the source, targets always do
     d.add_eos = True  # each document ends with </s>, likewise
     d.pack = False  # several documents in a row, attention kept apart by segment ids; not for tasks
@@ -175,7 +177,24 @@ def data() -> ConfigDict:
     d.agreement = ConfigDict()
     d.agreement.num_examples = 20000  # training sentences
     d.agreement.max_modifiers = 3  # training sentences have 0 … this many modifiers, uniformly
+    d.task = task()
     return d
+
+
+def task() -> ConfigDict:
+    """With data.source = task. A 0 among the last group: as the task has it."""
+    t = ConfigDict()
+    t.name = ""  # `python -m jaxformer.data.tasks` lists them
+    t.min_length = 1  # training examples have lengths min_length … max_length, uniformly
+    t.max_length = 16
+    t.num_examples = 0  # training examples, the same in every epoch: 0 = new ones for ever
+    t.symbols = 0  # how many there are, of tasks on strings of symbols
+    t.modulus = 0  # sum_mod, modular_arithmetic; the cycle of cycle_navigation
+    t.brackets = 0  # dyck: kinds of brackets
+    t.hints = 0  # addition_hints: letters that may be hints
+    t.ignore = 0.0  # flip_flop: share of instructions that change and ask nothing
+    t.split = ""  # scan: simple | length | length:N | addprim_jump
+    return t
 
 
 def optimizer() -> ConfigDict:

@@ -6,7 +6,13 @@ then checks the fields against one another, so that whatever can be refused is r
 device is touched. Errors are `UserError`s that name the field by its path.
 """
 
-from jaxformer.config.data import TASKS, AgreementConfig, DataConfig, TokenizerConfig
+from jaxformer.config.data import (
+    TASKS,
+    AgreementConfig,
+    DataConfig,
+    TaskConfig,
+    TokenizerConfig,
+)
 from jaxformer.config.model import GATED, LayerSpec, ModelConfig
 from jaxformer.config.objective import MaskedLmConfig, ObjectiveConfig
 from jaxformer.config.position import RopeConfig, T5Config
@@ -39,6 +45,7 @@ __all__ = [
     "Section",
     "SpikeGuardConfig",
     "T5Config",
+    "TaskConfig",
     "TokenizerConfig",
     "TrainConfig",
 ]

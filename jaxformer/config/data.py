@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 from jaxformer.config.objective import ObjectiveConfig
 from jaxformer.config.section import Section, at_least, refuse, unread
 
-TASKS = ("agreement",)
+TASKS = ("agreement", "task")
 TABULAR = ("jsonl", "csv", "parquet", "hub", "tsv")  # sources with named columns
 LABELLED = ("jsonl", "csv", "parquet", "tsv")  # … that classes are read from
 PAIRED = ("text", *LABELLED)
@@ -26,10 +26,36 @@ class AgreementConfig(Section):
 
 
 @dataclasses.dataclass(frozen=True)
+class TaskConfig(Section):
+    name: str
+    min_length: int
+    max_length: int
+    num_examples: int
+    symbols: int
+    modulus: int
+    brackets: int
+    hints: int
+    ignore: float
+    split: str
+
+    def check(self) -> None:
+        where = "data.task"
+        if not self.name:
+            refuse(f"{where}.name", "is empty while data.source = task", "name a task")
+        at_least(where, self, 1, "min_length")
+        at_least(where, self, 0, "num_examples", "symbols", "modulus", "brackets", "hints")
+        if self.max_length < self.min_length:
+            what = f"is {self.max_length}, below min_length = {self.min_length}"
+            refuse(f"{where}.max_length", what, "raise it")
+        if not 0 <= self.ignore < 1:
+            refuse(f"{where}.ignore", f"is {self.ignore}", "give a share from 0 to below 1")
+
+
+@dataclasses.dataclass(frozen=True)
 class DataConfig(Section):
     prefix: ClassVar[str] = "data"
 
-    source: Literal["agreement", "text", "jsonl", "csv", "tsv", "parquet", "folder", "hub"]
+    source: Literal["agreement", "task", "text", "jsonl", "csv", "tsv", "parquet", "folder", "hub"]
     path: str
     target_path: str
     validation_path: str
@@ -44,11 +70,13 @@ class DataConfig(Section):
     target_length: int
     validation_fraction: float
     split_seed: int
+    seed: int
     add_bos: bool
     add_eos: bool
     pack: bool
     tokenizer: TokenizerConfig
     agreement: AgreementConfig
+    task: TaskConfig
 
     @property
     def held_out(self) -> float:
@@ -66,7 +94,9 @@ class DataConfig(Section):
 
     def check(self) -> None:
         at_least("data", self, 2, "length")
-        at_least("data", self, 0, "target_length", "split_seed")
+        at_least("data", self, 0, "target_length", "split_seed", "seed")
+        if self.seed >= 2**32:
+            refuse("data.seed", f"is {self.seed}", "give a number up to 4294967295")
         if not 0 <= self.validation_fraction < 1:
             refuse(
                 "data.validation_fraction",
@@ -133,10 +163,16 @@ class DataConfig(Section):
             refuse("data.pack", f"is true while objective.kind = {kind}", mend)
 
     def _check_task(self) -> None:
-        at_least("data.agreement", self.agreement, 1, "num_examples")
-        at_least("data.agreement", self.agreement, 0, "max_modifiers")
+        is_agreement = self.source == "agreement"
+        if is_agreement:
+            at_least("data.agreement", self.agreement, 1, "num_examples")
+            at_least("data.agreement", self.agreement, 0, "max_modifiers")
+        else:
+            self.task.check()
+        read_path = not is_agreement and self.task.name == "scan"
+        unread("data.path", self.path, read_path, "a data.source that reads files")
         for name in (
-            *("path", "validation_path", "validation_fraction"),
+            *("validation_path", "validation_fraction"),
             *("text_field", "columns", "pattern"),
         ):
             unread(f"data.{name}", getattr(self, name), False, "a data.source that reads files")
@@ -146,9 +182,10 @@ class DataConfig(Section):
                 f"is {self.tokenizer.kind} while data.source = {self.source}",
                 "the task brings its own words: leave it at word",
             )
-        for name in ("add_bos", "add_eos"):
-            if not getattr(self, name):
-                refuse(f"data.{name}", "is false", "agreement sentences have <s> and </s>")
+        if is_agreement and not self.add_bos:
+            refuse("data.add_bos", "is false", "agreement sentences have <s> and </s>")
+        if not self.add_eos:
+            refuse("data.add_eos", "is false", "rows of a task end with </s>")
         if self.pack:
             refuse(
                 "data.pack",

@@ -186,6 +186,11 @@ class RunConfig(Section):
     eval: EvalConfig
     mesh: MeshConfig
 
+    @property
+    def data_seed(self) -> int:
+        """The seed of all that is drawn of the data."""
+        return self.data.seed or self.seed
+
     def check(self) -> None:
         if not 0 <= self.seed < 2**32:
             refuse("seed", f"is {self.seed}", "give a number from 0 to 4294967295")
@@ -194,6 +199,10 @@ class RunConfig(Section):
             section.check()
         self.objective.check_model(self.model.architecture, self.model.head.kind)
         self.data.check_objective(self.objective)
+        if self.data.source == "task" and not self.data.task.num_examples:
+            if not self.train.num_steps:
+                mend = "data.task.num_examples = 0 draws new examples for ever: give a number"
+                refuse("train.num_steps", "is 0", mend)
         self._check_lengths()
         steps = self.train.num_steps
         if self.schedule.has_end and not self.schedule.decay_steps:

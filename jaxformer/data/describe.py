@@ -4,6 +4,7 @@ import numpy as np
 
 from jaxformer.config import RunConfig
 from jaxformer.data.open import Data
+from jaxformer.data.tasks.rows import TaskRows
 
 
 def describe(data: Data, cfg: RunConfig) -> dict[str, str]:
@@ -12,14 +13,20 @@ def describe(data: Data, cfg: RunConfig) -> dict[str, str]:
     ids = row["tokens"][row["segment_ids"] > 0]
     decode = data.tokenizer.decode
     what = "texts" if np.ndim(row["targets"]) == 0 else "tokens"
+    width, count = len(row["tokens"]), len(data.train)
     facts = {
         "vocabulary": f"{data.tokenizer.vocab_size:,} tokens ({data.tokenizer.kind})",
         f"training {what}": f"{data.train.num_tokens:,} an epoch",
         f"validation {what}": f"{data.validation.num_tokens:,}",
-        "training rows": f"{len(data.train):,} of {len(row['tokens'])} tokens an epoch",
+        "training rows": f"{count:,} of {width} tokens an epoch",
         "validation rows": f"{len(data.validation):,}",
-        "batches": f"{len(data.train) / cfg.train.batch_size:,.1f} an epoch",
+        "batches": f"{count / cfg.train.batch_size:,.1f} an epoch",
     }
+    if isinstance(data.train, TaskRows):
+        del facts[f"training {what}"]  # lengths are drawn
+        if data.train.is_endless:
+            facts["training rows"] = f"of {width} tokens, new ones for ever"
+            del facts["batches"]
     if data.classes:
         some = ", ".join(data.classes[:8]) + (", …" if len(data.classes) > 8 else "")
         facts["classes"] = f"{len(data.classes)}: {some}"

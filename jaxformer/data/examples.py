@@ -269,6 +269,6 @@ def _rows(cfg: RunConfig, caches: list[TokenCache], is_train: bool) -> RowSource
     data, (first, second) = cfg.data, caches
     if cfg.objective.has_pairs:
         lengths = data.length, data.target_length or data.length
-        seed = cfg.seed if is_train else None
+        seed = cfg.data_seed if is_train else None
         return PairRows(first, second, lengths, data.pack, seed, data.add_eos)
     return LabelledRows(first, second, data.length, cfg.objective.kind, data.add_eos)

@@ -2,6 +2,7 @@
 
 Example number g = step * batch_size + b belongs to epoch g // n, where n is the number of rows, and
 is row permutation(seed, epoch)[g mod n]. Batches straddle epochs; nothing is dropped or padded.
+Of a task it is what its sampler draws for g.
 """
 
 import functools
@@ -11,6 +12,7 @@ import grain
 import numpy as np
 
 from jaxformer.data.packing import RowSource
+from jaxformer.data.tasks.rows import TaskRows
 from jaxformer.errors import UserError
 
 Batch = dict[str, np.ndarray]
@@ -56,11 +58,15 @@ class Loader:
     def batch(self, step: int) -> Batch:
         """The batch of any step."""
         examples = self._examples(step)
+        if isinstance(self.source, TaskRows):
+            return self.source.batch(int(examples[0]), len(examples))
         rows = [self.source.row(*self._locate(g)) for g in examples.tolist()]
         return _stack(rows, examples)
 
     def example_ids(self, step: int) -> np.ndarray:
         """int64[B]: epoch * n + row, which no two examples of a run share."""
+        if isinstance(self.source, TaskRows):
+            return self._examples(step)
         n = len(self.source)
         pairs = [self._locate(g) for g in self._examples(step).tolist()]
         return np.array([epoch * n + row for epoch, row in pairs], np.int64)

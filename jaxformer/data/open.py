@@ -13,13 +13,14 @@ from jaxformer.data.examples import open_examples
 from jaxformer.data.packing import DocumentRows, PackedRows, RowSource
 from jaxformer.data.sources import files_fingerprint, find_files, read_texts, texts_of
 from jaxformer.data.tasks.agreement import Agreement, agreement_tokenizer
+from jaxformer.data.tasks.rows import SampledTask, task_tokenizer
 from jaxformer.data.tokenise import documents
 from jaxformer.data.tokenizers import Tokenizer
 from jaxformer.data.vocabulary import make_tokenizer
 from jaxformer.data.workdir import check_special, keep_classes, keep_tokenizer, saved_tokenizer
 from jaxformer.errors import UserError
 
-TASKS = {"agreement": (Agreement, agreement_tokenizer)}
+TASKS = {"agreement": (Agreement, agreement_tokenizer), "task": (SampledTask, task_tokenizer)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,7 +30,7 @@ class Data:
     tokenizer: Tokenizer
     train: RowSource
     validation: RowSource
-    task: Agreement | None = None
+    task: Agreement | SampledTask | None = None
     classes: tuple[str, ...] = ()
 
 
@@ -41,9 +42,9 @@ def open_data(cfg: RunConfig, workdir: str | os.PathLike[str] | None) -> Data:
     """
     folder = None if workdir is None else Path(workdir)
     if cfg.data.is_task:
-        make_task, make_words = TASKS[cfg.data.source]
-        task = make_task(cfg)
-        data = Data(make_words(), task.train, task.validation, task)
+        open_task, make_words = TASKS[cfg.data.source]
+        task = open_task(cfg)
+        data = Data(make_words(cfg), task.train, task.validation, task)
     elif cfg.objective.has_pairs or cfg.objective.has_labels:
         found = open_examples(cfg, folder)
         data = Data(found.tokenizer, found.train, found.validation, classes=found.classes)
@@ -74,7 +75,7 @@ def _rows(cfg: RunConfig, tokenizer: Tokenizer, cache: TokenCache, shuffle: bool
     packed, kind = cfg.data.pack, cfg.objective.kind
     lookahead = 0 if kind == "masked_lm" else 1
     if packed:
-        rows = PackedRows(cache, length, cfg.seed, shuffle, lookahead)
+        rows = PackedRows(cache, length, cfg.data_seed, shuffle, lookahead)
     else:
         rows = DocumentRows(cache, length, lookahead)
     if not rows.num_tokens or (packed and tokens <= length):
@@ -85,8 +86,8 @@ def _rows(cfg: RunConfig, tokenizer: Tokenizer, cache: TokenCache, shuffle: bool
             "give more text, lower data.length or change data.validation_fraction",
         )
     if kind == "masked_lm":
-        return MaskedRows(rows, cfg.objective.masked_lm, tokenizer, cfg.seed)
-    return PrefixRows(rows, cfg.seed) if kind == "prefix_lm" else rows
+        return MaskedRows(rows, cfg.objective.masked_lm, tokenizer, cfg.data_seed)
+    return PrefixRows(rows, cfg.data_seed) if kind == "prefix_lm" else rows
 
 
 def _tokenise(cfg: RunConfig, workdir: Path | None) -> tuple[Tokenizer, list[TokenCache]]:

@@ -169,7 +169,7 @@ def _loader(cfg: RunConfig, data: Data, start: int) -> Loader:
     return Loader(
         data.train,
         cfg.train.batch_size,
-        cfg.seed,
+        cfg.data_seed,
         start_step=start,
         process_index=jax.process_index(),
         process_count=jax.process_count(),

@@ -96,11 +96,11 @@ class Agreement:
                 f"which is {need - 1} inputs",
                 f"raise it to {need - 1}",
             )
-        modifiers = self._modifiers(cfg.seed, TRAIN, cfg.data.agreement.num_examples)
-        train = _draw(cfg.seed, TRAIN, 0, modifiers)
+        modifiers = self._modifiers(cfg.data_seed, TRAIN, cfg.data.agreement.num_examples)
+        train = _draw(cfg.data_seed, TRAIN, 0, modifiers)
         self._taken = np.unique(sentence_hashes(train.tokens_BL))
-        modifiers = self._modifiers(cfg.seed, VALIDATION, NUM_VALIDATION)
-        held_out = self._held_out(cfg.seed, VALIDATION, modifiers)
+        modifiers = self._modifiers(cfg.data_seed, VALIDATION, NUM_VALIDATION)
+        held_out = self._held_out(cfg.data_seed, VALIDATION, modifiers)
         self.train = SentenceRows(train, cfg.data.length)
         self.validation = SentenceRows(held_out, cfg.data.length)
 
@@ -142,7 +142,8 @@ class Agreement:
         )
 
 
-def agreement_tokenizer() -> Tokenizer:
+def agreement_tokenizer(cfg: RunConfig | None = None) -> Tokenizer:
+    del cfg  # of other tasks the words are options
     return word_tokenizer(grammar.WORDS)
 
 

@@ -1,0 +1,151 @@
+"""What a task is: prompts of any length, their targets, and how both are written.
+
+A task numbers its words from 0. Its sampler is pure JAX: `length` may be traced, `room`, the
+longest length there is room for, is static, and a problem is the same for every room.
+"""
+
+import dataclasses
+import string
+from collections.abc import Sequence
+from typing import ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+LETTERS = tuple(string.ascii_lowercase)
+DIGITS = tuple(string.digits)
+
+
+class Problem(NamedTuple):
+    """A prompt and its target as indices of words, right-padded with 0; under vmap many."""
+
+    prompt: jax.Array  # int32[most_prompt(room)]
+    prompt_length: jax.Array
+    target: jax.Array  # int32[most_target(room)]
+    target_length: jax.Array
+
+
+class Ids(NamedTuple):
+    """Position ids that a task couples: equal where tokens belong together, from 1 on."""
+
+    prompt: jax.Array  # int32[most_prompt(room)]
+    separator: jax.Array
+    target: jax.Array  # int32[most_target(room)]
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """A task; hashable, so that jitted functions may take it as a static argument.
+
+    Rows are `<s> prompt <sep> target </s>`, those of a task without `separator` one sequence
+    `<s> prompt target </s>`; the target and </s> are supervised, and nothing else.
+    """
+
+    options: ClassVar[tuple[str, ...]] = ()  # fields of data.task that it reads, as its own
+    separator: ClassVar[bool] = True
+    smallest: ClassVar[int] = 1
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The vocabulary, apart from <pad>, <s>, </s> and <sep>."""
+        raise NotImplementedError
+
+    @property
+    def form(self) -> str:
+        """One line: how a row is written."""
+        raise NotImplementedError
+
+    @property
+    def length_is(self) -> str:
+        """What the length counts, in the plural."""
+        raise NotImplementedError
+
+    @property
+    def citation(self) -> str:
+        raise NotImplementedError
+
+    @property
+    def largest(self) -> int:
+        """The greatest length there are problems of; 0: any."""
+        return 0
+
+    def most_prompt(self, length: int) -> int:
+        """The most tokens of a prompt of this length or a smaller one."""
+        return length
+
+    def most_target(self, length: int) -> int:
+        """The same of a target, </s> apart."""
+        return 1
+
+    def num_prompts(self, length: int) -> float:
+        """How many prompts a length has; where they are not equally likely, 1 / P(likeliest)."""
+        raise NotImplementedError
+
+    def sample(self, key: jax.Array, length: jax.Array, room: int) -> Problem:
+        """Draws a problem of a length from `smallest` to `room`."""
+        raise NotImplementedError
+
+    def solve(self, prompt: Sequence[str]) -> list[str]:
+        """The target by the task's definition, in plain Python: the oracle of the sampler."""
+        raise NotImplementedError
+
+    def couple(self, problem: Problem) -> Ids | None:
+        """The position ids of kind `coupled`, if the task has any."""
+        return None
+
+
+def names(count: int) -> tuple[str, ...]:
+    """Words for `count` symbols: a … z, aa, ab, …"""
+    pairs = [a + b for a in ("", *LETTERS) for b in LETTERS]
+    return tuple(pairs[:count]) if count <= len(pairs) else numbers(count)
+
+
+def numbers(count: int) -> tuple[str, ...]:
+    return tuple(map(str, range(count)))
+
+
+def symbols(key: jax.Array, room: int, size: int) -> jax.Array:
+    """int32[room]: independent and uniform on 0 … size - 1."""
+    return jax.random.randint(key, (room,), 0, size)
+
+
+def distinct(key: jax.Array, room: int, size: int) -> jax.Array:
+    """int32[room]: the first are a uniform draw without replacement from 0 … size - 1."""
+    order = jnp.argsort(jax.random.bits(key, (size,)))[:room].astype(jnp.int32)
+    return jnp.pad(order, (0, room - len(order)))
+
+
+def places(key: jax.Array, count: jax.Array, length: jax.Array, room: int) -> jax.Array:
+    """bool[room]: true at `count` of the first `length` places, all such sets equally likely."""
+    scores = jax.random.bits(key, (room,), jnp.uint32) >> 1
+    scores = jnp.where(jnp.arange(room) < length, scores, jnp.uint32(2**32 - 1))
+    order = jnp.argsort(scores)
+    return jnp.zeros(room, bool).at[order].set(jnp.arange(room) < count)
+
+
+def first(values: jax.Array, count: jax.Array) -> jax.Array:
+    """The first `count` values, then 0."""
+    return jnp.where(jnp.arange(len(values)) < count, values, 0)
+
+
+def backwards(values: jax.Array, count: jax.Array) -> jax.Array:
+    """The first `count` values, last first, then 0."""
+    index = jnp.arange(len(values))
+    return first(values[jnp.clip(count - 1 - index, 0, len(values) - 1)], count)
+
+
+def join(size: int, *parts: tuple[jax.Array | int, jax.Array | int]) -> tuple[jax.Array, jax.Array]:
+    """(int32[size], length): the first n values of each part (values, n), one after another."""
+    joined, at = jnp.zeros(size, jnp.int32), jnp.int32(0)
+    for values, count in parts:
+        values = jnp.atleast_1d(jnp.asarray(values, jnp.int32))
+        index = jnp.arange(len(values))
+        place = jnp.where(index < count, at + index, size)
+        joined = joined.at[place].set(values, mode="drop")
+        at += count
+    return joined, at
+
+
+def answer(value: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """A target of one word."""
+    return jnp.asarray(value, jnp.int32)[None], jnp.int32(1)
