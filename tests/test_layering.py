@@ -34,7 +34,7 @@ DIRECT: dict[str, set[str]] = {
     "generation": {"models"},
     "evaluation": {"generation", "data", "checkpoint", "losses"},
     "training": {"models", "data", "evaluation", "checkpoint", "losses", "command"},
-    "experiments": {"training", "evaluation", "run", "progress"},
+    "experiments": {"training", "evaluation", "analysis", "run", "progress"},
     "interop": {"models", "data"},
     "analysis": {"models"},
     "run": {"models", "data", "checkpoint"},

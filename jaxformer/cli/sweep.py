@@ -15,6 +15,8 @@ usage: python sweep.py --config=configs/NAME.py[:ARG] --axis=FIELD=VALUE,… --o
   --axis      a field and the values it takes, e.g. model.position.kind=none,rope,alibi; several
               axes form a grid. A value may set more fields: t5+model.position.t5.max_distance=32
   --seeds     runs of each setting, seeds config.seed and those that follow; default 5
+  --seeds_per_program   seeds trained together in one program; default 0, as many as there is
+              memory for; 1: one after another
   --suite     a file in configs/eval/ by name; default the one for the data
   --lengths   lengths to evaluate at, e.g. 0:10 or 64,128,256; default the suite's
   --out       where cells, results.csv and table.md go; the same command resumes
@@ -29,6 +31,7 @@ def run_sweep() -> None:
     define_config()
     flags.DEFINE_multi_string("axis", [], "A field and its values.")
     flags.DEFINE_integer("seeds", 5, "Seeds of each setting.", lower_bound=1)
+    flags.DEFINE_integer("seeds_per_program", 0, "Seeds trained together.", lower_bound=0)
     flags.DEFINE_string("suite", "", "A file in configs/eval/ by name.")
     flags.DEFINE_string("lengths", "", "Lengths to evaluate at.")
     flags.DEFINE_string("out", "", "Where cells and results go.")
@@ -67,7 +70,7 @@ def _sweep() -> int:
         return _show(out, write_report(out, [job.cell for job in jobs]))
     with locked(out, "out"):
         _share_compilations(out)
-        return _show(out, run_sweep(jobs, out))
+        return _show(out, run_sweep(jobs, out, FLAGS.seeds_per_program))
 
 
 def _show(out: Path, table: str) -> int:

@@ -125,9 +125,14 @@ def evaluate_batches(
             _sums(params, sharding.put_batch(mesh, dict(batch)), evaluators, graphdef)
             for batch in batches
         ]
+    return total_sums(jax.device_get(parts))
+
+
+def total_sums(parts: Iterable[Mapping[str, Any]]) -> dict[str, Total]:
+    """Adds the sums of batches, arrays of the host, as Python floats."""
     totals: dict[str, Total] = {}
     counts = np.zeros(())
-    for part in jax.device_get(parts):
+    for part in parts:
         for name, (total, weight) in part.items():
             if name == COUNTS:
                 counts = counts + np.float64(total)
@@ -137,6 +142,11 @@ def evaluate_batches(
     if counts.ndim:
         totals["macro_f1"] = Total(*macro_f1(counts))
     return totals
+
+
+def validator(cfg: RunConfig) -> Evaluator:
+    """The evaluator of the training loop."""
+    return EVALUATORS["classification" if cfg.objective.has_labels else "perplexity"]
 
 
 def validation(
@@ -150,7 +160,7 @@ def validation(
     shards = sharding.num_shards(mesh)
     batch_size = -(-cfg.eval.batch_size // shards) * shards
     processes = jax.process_index(), jax.process_count()
-    evaluator = EVALUATORS["classification" if cfg.objective.has_labels else "perplexity"]
+    evaluator = validator(cfg)
 
     def evaluate(params: Any) -> dict[str, float]:
         batches = evaluation_batches(source, batch_size, cfg.eval.max_rows, *processes)

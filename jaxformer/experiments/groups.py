@@ -1,0 +1,138 @@
+"""Which cells are trained together: the seeds of an arm, as many as there is memory for."""
+
+import dataclasses
+import json
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import jax
+
+from jaxformer.analysis.accounts import module_table
+from jaxformer.checkpoint import Checkpoints
+from jaxformer.config import RunConfig
+from jaxformer.data.cache import fingerprint
+from jaxformer.errors import UserError
+from jaxformer.evaluation import report
+from jaxformer.experiments.cells import Job
+from jaxformer.experiments.results import folder_of
+
+COPIES = 5  # of the parameters: they, their gradients, updates and both moments
+KEPT = 3  # times what accounts.py counts of activations is what XLA may hold
+SHARE = 0.5  # of the free memory
+
+
+@dataclasses.dataclass(frozen=True)
+class Group:
+    """Cells of one program, and the folder of the checkpoints that they have in common."""
+
+    jobs: tuple[Job, ...]
+    folder: Path
+
+    @property
+    def title(self) -> str:
+        first = self.jobs[0].cell
+        arm = " ".join(f"{name}={value}" for name, value in first.arm.items())
+        seeds = ", ".join(str(job.cell.seed) for job in self.jobs)
+        return f"{arm} seeds {seeds}".lstrip() if len(self.jobs) > 1 else first.title
+
+    def note(self) -> None:
+        """Writes down which cells these are: a sweep that goes on makes the same group again."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        cells = [job.cell.name for job in self.jobs]
+        report.write_json(self.folder / "group.json", {"cells": cells})
+
+
+def check_seeds(jobs: Sequence[Job], seeds_per_program: int) -> None:
+    """Raises UserError where several seeds a program are asked for and cannot be."""
+    for job in jobs:
+        if seeds_per_program > 1 and (reason := why_alone(job.config)):
+            what = f"is {seeds_per_program}, but {reason}"
+            raise UserError("--seeds_per_program", what, "leave it out, or give 1")
+
+
+def why_alone(cfg: RunConfig) -> str:
+    """Why runs of a config have no program in common with other seeds; '' where they have."""
+    if cfg.mesh.fsdp != 1 or cfg.mesh.data > 1:
+        shape = f"mesh.data × fsdp = {cfg.mesh.data} × {cfg.mesh.fsdp}"
+        return f"{shape} spreads each run over devices"
+    if cfg.train.init_from:
+        return "train.init_from starts each run with another's parameters"
+    return ""
+
+
+def make_groups(jobs: Sequence[Job], out: Path, seeds_per_program: int) -> list[Group]:
+    """Shares the jobs out, in their order; a group of one is trained as by train.py.
+
+    Groups that an earlier process began come back as they were. A cell that has a checkpoint of
+    its own goes on by itself. `seeds_per_program` 0: by memory.
+    """
+    by_name = {job.cell.name: job for job in jobs}
+    groups: dict[str, Group] = {}  # by the cells in them
+    for folder in sorted((out / "groups").glob("*")):
+        names = _noted(folder)
+        if names and all(name in by_name for name in names):
+            group = Group(tuple(by_name[name] for name in names), folder)
+            groups |= dict.fromkeys(names, group)
+    arms: dict[RunConfig, list[Job]] = {}
+    for job in jobs:
+        name, cfg = job.cell.name, job.config
+        if name in groups:
+            continue
+        if why_alone(cfg) or seeds_per_program == 1 or has_checkpoint(out, job):
+            groups[name] = Group((job,), out / "groups" / name)
+        else:
+            arms.setdefault(_without_seeds(cfg), []).append(job)
+    for cfg, members in arms.items():
+        most = seeds_per_program or seeds_that_fit(cfg)
+        count = -(-len(members) // most)
+        for part in range(count):  # of equal sizes, as far as can be
+            some = tuple(members[part * len(members) // count : (part + 1) * len(members) // count])
+            names = [job.cell.name for job in some]
+            group = Group(some, out / "groups" / fingerprint("group", names))
+            groups |= dict.fromkeys(names, group)
+    return list({id(groups[name]): groups[name] for name in by_name}.values())
+
+
+def has_checkpoint(out: Path, job: Job) -> bool:
+    """Whether the cell's own folder has a checkpoint: that of a run that is its own, or the end."""
+    return bool(Checkpoints(folder_of(out, job.cell), read_only=True).steps())
+
+
+def seeds_that_fit(cfg: RunConfig) -> int:
+    """How many seeds a device's free memory has room for; at least 1."""
+    return max(1, int(SHARE * free_bytes()) // bytes_of_a_seed(cfg))
+
+
+def bytes_of_a_seed(cfg: RunConfig) -> int:
+    """An estimate of what training one run holds: parameters, optimizer and activations."""
+    length = cfg.data.target_length or cfg.data.length
+    sizes = {"length": length, "source_length": cfg.data.length}
+    total = module_table(cfg.model, **sizes, compute_dtype=cfg.compute_dtype)[-1]
+    tokens = cfg.train.batch_size // cfg.train.num_microbatches * (length + cfg.data.target_length)
+    return 4 * COPIES * total["parameters"] + KEPT * tokens * total["activation_bytes"]
+
+
+def free_bytes() -> int:
+    """Of the first device, or of this machine where it is a CPU."""
+    stats = jax.devices()[0].memory_stats()
+    if stats and "bytes_limit" in stats:
+        return stats["bytes_limit"] - stats.get("bytes_in_use", 0)
+    try:
+        told = Path("/proc/meminfo").read_text(encoding="utf-8")
+    except OSError:  # no Linux: this leaves out what is only cached
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    found = re.search(r"MemAvailable:\s*(\d+) kB", told)
+    return int(found[1]) * 1024 if found else 0
+
+
+def _noted(folder: Path) -> list[str]:
+    try:
+        return json.loads((folder / "group.json").read_text(encoding="utf-8"))["cells"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return []  # killed before it was written: nothing was trained
+
+
+def _without_seeds(cfg: RunConfig) -> RunConfig:
+    return dataclasses.replace(cfg, seed=0, data=dataclasses.replace(cfg.data, seed=0))
