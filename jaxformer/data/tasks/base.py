@@ -93,6 +93,10 @@ class Task:
         """The position ids of kind `coupled`, if the task has any."""
         return None
 
+    def most_coupled(self, length: int) -> int:
+        """The largest of them, 0 where there are none."""
+        return 0
+
 
 def names(count: int) -> tuple[str, ...]:
     """Words for `count` symbols: a … z, aa, ab, …"""

@@ -50,6 +50,10 @@ class Sampler:
         task = self.task
         return task.most_prompt(length) + task.most_target(length) + self.add_bos + task.separator
 
+    def most_ids(self, length: int) -> int:
+        """How many position ids rows of a length have, from 0 on."""
+        return self.task.most_coupled(length) + 1 if self.coupled else self.most_inputs(length)
+
     def train_row(self, data_seed: jax.Array, number: jax.Array) -> Batch:
         """Training example `number`, counted over all epochs; arrays [width]."""
         key = _key(data_seed, TRAIN)
