@@ -133,7 +133,7 @@ def _draw_tests(
 ) -> list[TaskTests]:
     """The same of a sampled task, whose batches all have the shape that the longest needs."""
     kept, sampler = [], task.sampler
-    least, most = sampler.task.smallest, sampler.task.largest
+    least, most = sampler.task.about.smallest, sampler.task.about.largest
     for length in sorted(lengths):
         exists = length >= least and (not most or length <= most)
         if strict and not exists:

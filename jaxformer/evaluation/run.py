@@ -216,7 +216,7 @@ def _is_exhaustive(cfg: RunConfig, length: int) -> bool:
 def _length_name(run: Run) -> str:
     data = run.config.data
     if data.source == "task":
-        return make_task(data.task).length_is
+        return make_task(data.task).about.length_is
     return "modifiers" if data.source == "agreement" else "tokens of context"
 
 
