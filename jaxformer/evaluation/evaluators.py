@@ -22,6 +22,7 @@ from jaxformer.config import RunConfig
 from jaxformer.data.loader import evaluation_batches
 from jaxformer.data.packing import RowSource
 from jaxformer.evaluation.classification import COUNTS, Classification, macro_f1
+from jaxformer.evaluation.protocol import Protocol as TaskProtocol
 from jaxformer.evaluation.statistics import ratio
 from jaxformer.models import forward
 
@@ -106,6 +107,7 @@ EVALUATORS: dict[str, Evaluator] = {
     "exact_match": ExactMatch(),
     "agreement": Agreement(),
     "classification": Classification(),
+    "protocol": TaskProtocol(),
 }
 
 

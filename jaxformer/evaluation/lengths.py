@@ -8,8 +8,10 @@ import numpy as np
 from jaxformer.config import RunConfig
 from jaxformer.data.loader import evaluation_batches
 from jaxformer.data.tasks.agreement import Agreement as AgreementTask
+from jaxformer.data.tasks.rows import SampledTask
 from jaxformer.errors import UserError
 from jaxformer.evaluation.evaluators import Batch, Evaluator, Total, evaluate_batches
+from jaxformer.evaluation.task_tests import TaskTests
 from jaxformer.generation.inputs import bucket
 from jaxformer.nn.positions.sources import document_limit
 
@@ -35,8 +37,15 @@ def parse_lengths(text: str) -> tuple[int, ...]:
 
 
 def trained_up_to(cfg: RunConfig) -> int:
-    """The greatest length in training: modifiers of an agreement sentence, tokens of a text."""
-    return {"agreement": cfg.data.agreement.max_modifiers}.get(cfg.data.source, cfg.data.length)
+    """The greatest length in training: that of a task's problems, or tokens of a text."""
+    tasks = {"agreement": cfg.data.agreement.max_modifiers, "task": cfg.data.task.max_length}
+    return tasks.get(cfg.data.source, cfg.data.length)
+
+
+def bucket_of(cfg: RunConfig, length: int) -> str:
+    """'id': a length of the training data; 'ood': a greater one; 'below': a smaller one."""
+    least = cfg.data.task.min_length if cfg.data.source == "task" else 0
+    return "ood" if length > trained_up_to(cfg) else "id" if length >= least else "below"
 
 
 def fits(cfg: RunConfig, length: int, needs: int, strict: bool) -> bool:
@@ -90,19 +99,21 @@ class LengthExamples:
 
 
 def draw_lengths(
-    task: AgreementTask,
+    task: AgreementTask | SampledTask,
     cfg: RunConfig,
     lengths: tuple[int, ...],
     *,
     num_examples: int,
     seed: int,
     strict: bool,
-) -> list[LengthExamples]:
+) -> Sequence[Examples]:
     """Test examples of every length, shortest first.
 
     Where a learned position table ends before a length does, `strict` raises UserError; otherwise
     that length and all above it are left out.
     """
+    if isinstance(task, SampledTask):
+        return _draw_tests(task, cfg, lengths, num_examples, seed, strict)
     drawn = []
     for length in sorted(lengths):
         examples = LengthExamples(task, length, num_examples, seed)
@@ -110,6 +121,28 @@ def draw_lengths(
             break
         drawn.append(examples)
     return drawn
+
+
+def _draw_tests(
+    task: SampledTask,
+    cfg: RunConfig,
+    lengths: tuple[int, ...],
+    num_examples: int,
+    seed: int,
+    strict: bool,
+) -> list[TaskTests]:
+    """The same of a sampled task, whose batches all have the shape that the longest needs."""
+    kept, sampler = [], task.sampler
+    least, most = sampler.task.about.smallest, sampler.task.about.largest
+    for length in sorted(lengths):
+        exists = length >= least and (not most or length <= most)
+        if strict and not exists:
+            name = cfg.data.task.name
+            to = f" to {most}" if most else ""
+            raise UserError("lengths", f"has {length}", f"lengths of {name} are from {least}{to}")
+        if exists and fits(cfg, length, sampler.most_ids(length), strict):
+            kept.append(length)
+    return [TaskTests(sampler, length, num_examples, seed, kept[-1]) for length in kept]
 
 
 def evaluate_lengths(

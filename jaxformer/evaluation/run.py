@@ -11,6 +11,7 @@ from flax import nnx
 from jaxformer.config import RunConfig
 from jaxformer.data import Data
 from jaxformer.data.loader import evaluation_batches
+from jaxformer.data.tasks import make_sampler, make_task
 from jaxformer.data.tokenizers import Tokenizer
 from jaxformer.errors import UserError
 from jaxformer.evaluation import report, tables
@@ -18,6 +19,7 @@ from jaxformer.evaluation.coverage import Coverage, describe
 from jaxformer.evaluation.evaluators import EVALUATORS, Total, evaluate_batches
 from jaxformer.evaluation.lengths import (
     Examples,
+    bucket_of,
     draw_lengths,
     evaluate_lengths,
     parse_lengths,
@@ -37,8 +39,6 @@ from jaxformer.evaluation.translation import (
 )
 from jaxformer.evaluation.windows import ByPlace, cut_lengths
 from jaxformer.nn.positions.sources import document_limit
-
-LENGTH_NAMES = {"agreement": "modifiers"}  # of a text: tokens of context
 
 
 class Run(Protocol):
@@ -105,7 +105,7 @@ def evaluate(
     results = [
         {"split": row["split"], "positions": name} | row
         for name, one in found.items()
-        for row in _records(one, data)
+        for row in _records(one, data, run.config)
     ]
     texts = sample(variants[0].model, run.config, run.tokenizer, suite, prompts)
     paths = _write(run, out_dir, results, shown := _show(run, found, results, asked), texts)
@@ -154,14 +154,17 @@ def _measure(
     return Found(overall, by_length, translations)
 
 
-def _records(found: Found, data: Data) -> list[dict[str, Any]]:
+def _records(found: Found, data: Data, cfg: RunConfig) -> list[dict[str, Any]]:
     """Rows of results.csv, but for the scheme."""
     loss = found.overall.get("loss")
     is_whole = loss is not None and loss.weight == data.validation.num_tokens
     num_bytes = data.validation.num_bytes if is_whole else 0
     rows = tables.records("validation", None, found.overall, num_bytes)
     for length, totals in found.by_length.items():
-        rows += tables.records("test", length, totals, 0)
+        told: dict[str, Any] = {"bucket": bucket_of(cfg, length)}
+        if cfg.data.source == "task":
+            told["exhaustive"] = _is_exhaustive(cfg, length)
+        rows += [row | told for row in tables.records("test", length, totals, 0)]
     return rows + (found.translations.records() if found.translations else [])
 
 
@@ -184,6 +187,9 @@ def _show(
         limits = [f"{field} = {most}"] * bool(most)
         bound = " or ".join(limits + ["the validation text"] * (not cfg.data.is_task))
         note = f"\nLeft out, longer than {bound}: {left_out}\n"
+    shared = [n for n in first.by_length if _is_exhaustive(cfg, n)]
+    if shared:
+        note += f"\nExhaustive, so that training had their prompts too: {shared}\n"
     if note and not first.by_length:
         shown[f"By number of {_length_name(run)}"] = note.lstrip()
     if first.by_length:
@@ -203,8 +209,15 @@ def _show(
     return shown
 
 
+def _is_exhaustive(cfg: RunConfig, length: int) -> bool:
+    return cfg.data.source == "task" and make_sampler(cfg).is_exhaustive(length)
+
+
 def _length_name(run: Run) -> str:
-    return LENGTH_NAMES.get(run.config.data.source, "tokens of context")
+    data = run.config.data
+    if data.source == "task":
+        return make_task(data.task).about.length_is
+    return "modifiers" if data.source == "agreement" else "tokens of context"
 
 
 def _draw(

@@ -28,6 +28,7 @@ from flax import nnx
 from jaxformer.config import LayerSpec, ModelConfig, RunConfig
 from jaxformer.config.model import parse_layer_pattern
 from jaxformer.config.position import PositionConfig, RopeConfig
+from jaxformer.data.tasks import make_sampler
 from jaxformer.errors import UserError
 from jaxformer.models import abstract_params, build
 
@@ -82,6 +83,8 @@ def parse_schemes(text: str) -> tuple[Scheme, ...]:
 
 def trained_length(cfg: RunConfig) -> int:
     """The most tokens in a row of training: `data.length`, of a task its longest sentence."""
+    if cfg.data.source == "task":
+        return make_sampler(cfg).most_inputs(cfg.data.task.max_length)
     tasks = {"agreement": 7 + 4 * cfg.data.agreement.max_modifiers}
     return tasks.get(cfg.data.source, max(cfg.data.length, cfg.data.target_length))
 

@@ -15,7 +15,10 @@ from jaxformer.evaluation.translation import BLEU, TranslationConfig
 from jaxformer.generation import parse_sampler
 
 SUITES = Path(__file__).parents[2] / "configs" / "eval"
-DEFAULT_SUITES = {"agreement": "agreement"}  # data.source -> suite, where it is not 'text'
+DEFAULT_SUITES = {
+    "agreement": "agreement",
+    "task": "lengths",
+}  # data.source -> suite, where it is not 'text'
 OBJECTIVE_SUITES = {  # objective.kind -> suite
     "seq2seq": "translation",
     "masked_lm": "masked_lm",

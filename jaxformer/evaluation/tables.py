@@ -8,16 +8,24 @@ from jaxformer.evaluation.coverage import UNTRAINED
 from jaxformer.evaluation.evaluators import Total
 from jaxformer.evaluation.statistics import wilson
 
-ORDER = ("loss", "loss_beyond", "loss_last", "accuracy", "macro_f1", "exact_match", "agreement")
-PER_EXAMPLE = ("exact_match", "agreement")  # of independent examples: these have an interval
+MATCHES = {  # of a task; the first is the headline
+    "exact_match": "exact match",
+    "exact_match_no_eos": "without </s>",
+    "exact_match_oracle_length": "at the true length",
+}
+ORDER = ("loss", "loss_beyond", "loss_last", "accuracy", "macro_f1", *MATCHES, "agreement")
+ORDER += ("token_accuracy_tf", "nll")
+HEADLINES = ("exact_match", "agreement")
+PER_EXAMPLE = (*MATCHES, "agreement")  # of independent examples: these have an interval
 ORDER += tuple(UNTRAINED)
 LOSSES = {  # in nats per token; the last two of texts only, see windows.py
     "loss": "loss",
     "loss_beyond": "loss beyond trained positions",
     "loss_last": "loss of the same last tokens",
+    "nll": "nats per target token",
 }
 DRAWN = {  # of a task (True) and of a text: metric -> axis of its figure by length
-    True: {metric: f"{metric.replace('_', ' ')} (95 % interval)" for metric in PER_EXAMPLE},
+    True: {metric: f"{metric.replace('_', ' ')} (95 % interval)" for metric in HEADLINES},
     False: {
         "loss": "loss (nats per token)",
         "loss_last": "loss of the same last tokens (nats per token)",
@@ -72,12 +80,19 @@ def by_length(
     table, new = [], _counted(totals_by_length)
     for length, totals in totals_by_length.items():
         row: dict[str, Any] = {name: length, "trained": length <= trained}
-        for metric in PER_EXAMPLE:
+        for metric in HEADLINES:
             if metric in totals:
                 low, high = wilson(totals[metric].sum, totals[metric].weight)
                 row[f"{metric} %"] = f"{100 * totals[metric].mean:.1f}"
                 row[f"{metric} 95 % interval"] = f"{100 * low:.1f} – {100 * high:.1f}"
                 row["examples"] = int(totals[metric].weight)
+        if "nll" in totals:
+            for metric, title in list(MATCHES.items())[1:]:
+                row[f"{title} %"] = f"{100 * totals[metric].mean:.1f}"
+            row["token accuracy (teacher-forced) %"] = (
+                f"{100 * totals['token_accuracy_tf'].mean:.1f}"
+            )
+            row["nats per token"] = f"{totals['nll'].mean:.4f}"
         if "loss_last" in totals:  # of a text
             row |= {LOSSES[m]: f"{totals[m].mean:.4f}" for m in LOSSES if m in totals}
             row["tokens"] = f"{totals['loss'].weight:,.0f}"
@@ -94,7 +109,8 @@ def by_scheme(
 ) -> dict[str, list[dict[str, Any]]]:
     """A table a metric: one row a length, a column a scheme; shares in per cent."""
     first = next(iter(by_length.values()))
-    titles = {metric: f"{metric.replace('_', ' ')} %" for metric in PER_EXAMPLE} | LOSSES
+    shares = (*PER_EXAMPLE, "token_accuracy_tf")
+    titles = {metric: f"{metric.replace('_', ' ')} %" for metric in shares} | LOSSES
     for lengths in by_length.values():
         titles |= _counted(lengths)
     found = {}

@@ -14,7 +14,7 @@ from jaxformer.evaluation.statistics import mean_std
 from jaxformer.experiments.cells import Cell
 
 Row = dict[str, Any]
-MEASURED = ("value", "low", "high", "weight")
+MEASURED = ("value", "low", "high", "weight", "bucket", "exhaustive")
 OF_RUN = ("seed", "cell", "step")
 
 

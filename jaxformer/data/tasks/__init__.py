@@ -3,12 +3,28 @@
 import dataclasses
 
 from jaxformer.config import RunConfig, TaskConfig
+from jaxformer.data.tasks.addition import ADDITION
 from jaxformer.data.tasks.base import Task
+from jaxformer.data.tasks.chomsky import CHOMSKY
 from jaxformer.data.tasks.copying import COPYING
+from jaxformer.data.tasks.dyck import DYCK
+from jaxformer.data.tasks.majority import MAJORITY
+from jaxformer.data.tasks.parity import PARITY
+from jaxformer.data.tasks.recall import RECALL
 from jaxformer.data.tasks.sampler import Sampler
+from jaxformer.data.tasks.sorting import SORTING
 from jaxformer.errors import UserError
 
-TASKS: dict[str, Task] = {**COPYING}
+TASKS: dict[str, Task] = {
+    **COPYING,
+    **ADDITION,
+    **PARITY,
+    **MAJORITY,
+    **SORTING,
+    **DYCK,
+    **CHOMSKY,
+    **RECALL,
+}
 OPTIONS = ("symbols", "modulus", "brackets", "hints", "ignore")
 
 
@@ -20,7 +36,7 @@ def make_task(cfg: TaskConfig) -> Task:
     task = TASKS[cfg.name]
     given = {name: getattr(cfg, name) for name in OPTIONS if getattr(cfg, name)}
     for name in given:
-        if name not in task.options:
+        if name not in task.about.options:
             what = f"is set to {given[name]} but {cfg.name} does not read it"
             raise UserError(f"data.task.{name}", what, "remove it")
     return dataclasses.replace(task, **given)
@@ -29,6 +45,7 @@ def make_task(cfg: TaskConfig) -> Task:
 def make_sampler(cfg: RunConfig) -> Sampler:
     """What makes the rows of a run. Raises UserError where the task does not have its lengths."""
     options, task = cfg.data.task, make_task(cfg.data.task)
+    about = task.about
     coupled = False
     sampler = Sampler(
         task,
@@ -39,11 +56,11 @@ def make_sampler(cfg: RunConfig) -> Sampler:
         cfg.data.add_bos,
         coupled,
     )
-    if options.min_length < task.smallest:
-        what = f"is {options.min_length}, but {options.name} starts at {task.smallest}"
+    if options.min_length < about.smallest:
+        what = f"is {options.min_length}, but {options.name} starts at {about.smallest}"
         raise UserError("data.task.min_length", what, "raise it")
-    if task.largest and options.max_length > task.largest:
-        what = f"is {options.max_length}, but {options.name} ends at {task.largest}"
+    if about.largest and options.max_length > about.largest:
+        what = f"is {options.max_length}, but {options.name} ends at {about.largest}"
         raise UserError("data.task.max_length", what, "lower it, or raise the task's option")
     need = sampler.most_inputs(options.max_length)
     if cfg.data.length < need:

@@ -7,7 +7,7 @@ longest length there is room for, is static, and a problem is the same for every
 import dataclasses
 import string
 from collections.abc import Sequence
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -33,6 +33,18 @@ class Ids(NamedTuple):
     target: jax.Array  # int32[most_target(room)]
 
 
+class About(NamedTuple):
+    """What is said of a task rather than computed."""
+
+    form: str  # one line: how a row is written
+    length_is: str  # what the length counts, in the plural
+    citation: str
+    options: tuple[str, ...] = ()  # fields of data.task that it reads, by the same names
+    separator: bool = True
+    smallest: int = 1  # length
+    largest: int = 0  # length; 0: there is no largest
+
+
 @dataclasses.dataclass(frozen=True)
 class Task:
     """A task; hashable, so that jitted functions may take it as a static argument.
@@ -41,33 +53,14 @@ class Task:
     `<s> prompt target </s>`; the target and </s> are supervised, and nothing else.
     """
 
-    options: ClassVar[tuple[str, ...]] = ()  # fields of data.task that it reads, as its own
-    separator: ClassVar[bool] = True
-    smallest: ClassVar[int] = 1
+    @property
+    def about(self) -> About:
+        raise NotImplementedError
 
     @property
     def words(self) -> tuple[str, ...]:
         """The vocabulary, apart from <pad>, <s>, </s> and <sep>."""
         raise NotImplementedError
-
-    @property
-    def form(self) -> str:
-        """One line: how a row is written."""
-        raise NotImplementedError
-
-    @property
-    def length_is(self) -> str:
-        """What the length counts, in the plural."""
-        raise NotImplementedError
-
-    @property
-    def citation(self) -> str:
-        raise NotImplementedError
-
-    @property
-    def largest(self) -> int:
-        """The greatest length there are problems of; 0: any."""
-        return 0
 
     def most_prompt(self, length: int) -> int:
         """The most tokens of a prompt of this length or a smaller one."""
@@ -93,6 +86,10 @@ class Task:
         """The position ids of kind `coupled`, if the task has any."""
         return None
 
+    def most_coupled(self, length: int) -> int:
+        """The largest of them, 0 where there are none."""
+        return 0
+
 
 def names(count: int) -> tuple[str, ...]:
     """Words for `count` symbols: a … z, aa, ab, …"""
@@ -104,22 +101,29 @@ def numbers(count: int) -> tuple[str, ...]:
     return tuple(map(str, range(count)))
 
 
+def raw(key: jax.Array, *shape: int) -> jax.Array:
+    """int32: 31 random bits each; modulo n they are uniform, up to n / 2^31.
+
+    (`jax.random.randint` is exact, draws twice as many bits and takes three times as long to
+    compile.) Entry i along the first axis is the same for every length of that axis.
+    """
+    return (jax.random.bits(key, shape, jnp.uint32) >> 1).astype(jnp.int32)
+
+
 def symbols(key: jax.Array, room: int, size: int) -> jax.Array:
     """int32[room]: independent and uniform on 0 … size - 1."""
-    return jax.random.randint(key, (room,), 0, size)
+    return raw(key, room) % size
 
 
 def distinct(key: jax.Array, room: int, size: int) -> jax.Array:
     """int32[room]: the first are a uniform draw without replacement from 0 … size - 1."""
-    order = jnp.argsort(jax.random.bits(key, (size,)))[:room].astype(jnp.int32)
+    order = jnp.argsort(raw(key, size))[:room].astype(jnp.int32)
     return jnp.pad(order, (0, room - len(order)))
 
 
 def places(key: jax.Array, count: jax.Array, length: jax.Array, room: int) -> jax.Array:
     """bool[room]: true at `count` of the first `length` places, all such sets equally likely."""
-    scores = jax.random.bits(key, (room,), jnp.uint32) >> 1
-    scores = jnp.where(jnp.arange(room) < length, scores, jnp.uint32(2**32 - 1))
-    order = jnp.argsort(scores)
+    order = jnp.argsort(jnp.where(jnp.arange(room) < length, raw(key, room), 2**31 - 1))
     return jnp.zeros(room, bool).at[order].set(jnp.arange(room) < count)
 
 
@@ -136,12 +140,11 @@ def backwards(values: jax.Array, count: jax.Array) -> jax.Array:
 
 def join(size: int, *parts: tuple[jax.Array | int, jax.Array | int]) -> tuple[jax.Array, jax.Array]:
     """(int32[size], length): the first n values of each part (values, n), one after another."""
-    joined, at = jnp.zeros(size, jnp.int32), jnp.int32(0)
+    joined, at, index = jnp.zeros(size, jnp.int32), jnp.int32(0), jnp.arange(size)
     for values, count in parts:
         values = jnp.atleast_1d(jnp.asarray(values, jnp.int32))
-        index = jnp.arange(len(values))
-        place = jnp.where(index < count, at + index, size)
-        joined = joined.at[place].set(values, mode="drop")
+        here = (index >= at) & (index < at + count)
+        joined = jnp.where(here, values[jnp.clip(index - at, 0, len(values) - 1)], joined)
         at += count
     return joined, at
 

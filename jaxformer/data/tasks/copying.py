@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxformer.data.tasks.base import (
+    About,
     Problem,
     Task,
     backwards,
@@ -35,8 +36,6 @@ FORMS = {  # what is drawn, what is written, and whose task it is
 class Copying(Task):
     """`x <sep> x` and its variants, x a string of symbols that are its words."""
 
-    options = ("symbols",)
-
     variant: str
     symbols: int
 
@@ -45,21 +44,11 @@ class Copying(Task):
         return names(self.symbols) + (NEXT,) * self._twice
 
     @property
-    def form(self) -> str:
-        drawn, written, _ = FORMS[self.variant]
-        return f"x <sep> {written}, x {drawn}"
-
-    @property
-    def length_is(self) -> str:
-        return "symbols of x"
-
-    @property
-    def citation(self) -> str:
-        return FORMS[self.variant][2]
-
-    @property
-    def largest(self) -> int:
-        return self.symbols if self.variant == "unique" else 0
+    def about(self) -> About:
+        drawn, written, citation = FORMS[self.variant]
+        largest = self.symbols if self.variant == "unique" else 0
+        form = f"x <sep> {written}, x {drawn}"
+        return About(form, "symbols of x", citation, ("symbols",), largest=largest)
 
     @property
     def _twice(self) -> bool:

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxformer.data.tasks.base import Problem, Task, join
+from jaxformer.data.tasks.base import Problem, Task, join, raw
 
 PAD, BOS, EOS, SEP = range(4)
 FIRST_WORD = 4
@@ -48,7 +48,16 @@ class Sampler:
     def most_inputs(self, length: int) -> int:
         """Inputs of the longest row of a length: all its tokens but the last."""
         task = self.task
-        return task.most_prompt(length) + task.most_target(length) + self.add_bos + task.separator
+        return (
+            task.most_prompt(length)
+            + task.most_target(length)
+            + self.add_bos
+            + task.about.separator
+        )
+
+    def most_ids(self, length: int) -> int:
+        """How many position ids rows of a length have, from 0 on."""
+        return self.task.most_coupled(length) + 1 if self.coupled else self.most_inputs(length)
 
     def train_row(self, data_seed: jax.Array, number: jax.Array) -> Batch:
         """Training example `number`, counted over all epochs; arrays [width]."""
@@ -71,7 +80,7 @@ class Sampler:
 
     def _row_between(self, key: jax.Array, number: jax.Array, held_out: bool) -> Batch:
         keys = jax.random.split(jax.random.fold_in(key, number))
-        length = jax.random.randint(keys[0], (), self.min_length, self.max_length + 1)
+        length = self.min_length + raw(keys[0]) % (self.max_length - self.min_length + 1)
         return self._row(keys[1], length, self.max_length, self.width, held_out)
 
     def _row(
@@ -150,7 +159,13 @@ def sample_tests(
 def make_row(task: Task, problem: Problem, width: int, add_bos: bool, coupled: bool) -> Batch:
     """`<s> prompt <sep> target </s>` as inputs and targets; target and </s> have weight 1."""
     prompt, target = problem.prompt + FIRST_WORD, problem.target + FIRST_WORD
-    lengths = int(add_bos), problem.prompt_length, int(task.separator), problem.target_length, 1
+    lengths = (
+        int(add_bos),
+        problem.prompt_length,
+        int(task.about.separator),
+        problem.target_length,
+        1,
+    )
 
     def written(*parts: jax.Array | int) -> jax.Array:
         return join(width + 1, *zip(parts, lengths, strict=True))[0]
