@@ -25,7 +25,7 @@ def get_config() -> ConfigDict:
 
 def model() -> ConfigDict:
     m = ConfigDict()
-    m.architecture = "decoder"  # decoder | encoder | encoder_decoder
+    m.architecture = "decoder"  # decoder | encoder | encoder_decoder | lstm (a baseline)
     m.num_layers = 2  # of an encoder_decoder: the decoder's
     m.num_encoder_layers = 0  # encoder_decoder only: 0 = num_layers
     m.d_model = 64  # width of the residual stream
@@ -70,7 +70,9 @@ def model() -> ConfigDict:
     m.dropout.embedding = 0.0  # on the sum of token and position embeddings
     m.dropout.attention = 0.0  # on attention weights
     m.dropout.feed_forward = 0.0  # on the feed-forward hidden layer
-    m.dropout.residual = 0.0  # on what each sublayer adds to the residual stream
+    m.dropout.residual = (
+        0.0  # on what each sublayer adds to the residual stream; lstm: on what a layer gives
+    )
     m.position = ConfigDict()
     # none | sinusoidal | learned | rope | alibi | learned_alibi | t5 | kerple_log | kerple_power |
     # fire | your own: module:Class

@@ -46,6 +46,7 @@ PARAMETERS: tuple[tuple[str, tuple[str, ...] | None], ...] = (
     (r"(.*/)?(cross_)?attention/output/kernel", ("heads", "embed")),
     (r"(.*/)?feed_forward/(up|gate)/kernel", ("embed", "ff")),
     (r"(.*/)?feed_forward/down/kernel", ("ff", "embed")),
+    (r"layers/\d+/(input|recurrent)/kernel", ("embed", "ff")),
     (r"head/kernel", ("embed", "vocab")),
     (r"head/(transform|pooler)/kernel", ("embed", "ff")),
     (r"head/classifier/kernel", ("embed", "vector")),

@@ -41,7 +41,7 @@ class Part:
 class Flops:
     """Of one token's forward pass, by kind of product."""
 
-    projections: int  # of attention: queries, keys, values, outputs
+    projections: int  # of attention: queries, keys, values, outputs; an LSTM's gates
     attention_matrix: int
     feed_forward: int
     head: int
@@ -205,6 +205,8 @@ def _activations(part: Part, cfg: ModelConfig, length: int, size: int) -> int:
         return size * sum(shape) + shape[1] * (dropout.feed_forward > 0)
     if name in ("output", "down"):
         return size * shape[0] + shape[1] * (dropout.residual > 0)
+    if name == "recurrent":  # its input, the gates, cell and output in float32
+        return size * shape[0] + 4 * (shape[1] + 2 * shape[0]) + shape[0] * (dropout.residual > 0)
     if name == "head":
         return size * shape[0] + 4 * shape[1]
     kept = size * sum(shape) if part.path[0] == "head" else size * shape[0]

@@ -5,6 +5,7 @@ import difflib
 import re
 from typing import ClassVar, Literal
 
+from jaxformer.config.lstm import check_lstm
 from jaxformer.config.position import (
     INPUT_POSITIONS,
     LAYER_POSITIONS,
@@ -51,7 +52,7 @@ class LayerSpec:
 class ModelConfig(Section):
     prefix: ClassVar[str] = "model"
 
-    architecture: Literal["decoder", "encoder", "encoder_decoder"]
+    architecture: Literal["decoder", "encoder", "encoder_decoder", "lstm"]
     num_layers: int
     num_encoder_layers: int
     d_model: int
@@ -105,13 +106,15 @@ class ModelConfig(Section):
 
     @property
     def encoder_layers(self) -> int:
-        """Layers of the encoder; 0 in a decoder."""
-        if self.architecture == "decoder":
+        """Layers of the encoder; 0 where there is none."""
+        if self.architecture in ("decoder", "lstm"):
             return 0
         return self.num_encoder_layers or self.num_layers
 
     def layer_specs(self, num_layers: int) -> tuple[LayerSpec, ...]:
         """One for each layer: the pattern, repeated as often as it takes."""
+        if self.architecture == "lstm":
+            return (LayerSpec("none", 0),) * num_layers
         specs = parse_layer_pattern(self.layer_pattern)
         specs = specs or (LayerSpec(self.position.kind, self.window),)
         return tuple(specs[i % len(specs)] for i in range(num_layers))
@@ -119,6 +122,8 @@ class ModelConfig(Section):
     @property
     def position_kinds(self) -> tuple[str, ...]:
         """The encodings in use, the one of `position.kind` first."""
+        if self.architecture == "lstm":
+            return ("none",)
         kinds = [self.position.kind, *(s.position for s in parse_layer_pattern(self.layer_pattern))]
         return tuple(dict.fromkeys(kinds))
 
@@ -136,6 +141,10 @@ class ModelConfig(Section):
         for name, rate in self.dropout.to_dict().items():
             if not 0 <= rate < 1:
                 refuse(f"model.dropout.{name}", f"is {rate}", "give a rate from 0 to below 1")
+        if self.architecture == "lstm":
+            check_lstm(self)
+            self._check_head()
+            return
         if self.num_heads % self.kv_heads:
             refuse(
                 "model.num_kv_heads",

@@ -5,14 +5,14 @@ from typing import ClassVar, Literal
 
 from jaxformer.config.section import Section, at_least, refuse
 
-# What each objective needs of the model: its architecture and the kind of its head.
+# What each objective takes of a model: its architecture and the kind of its head.
 NEEDS = {
-    "causal_lm": ("decoder", "vocabulary"),
-    "prefix_lm": ("decoder", "vocabulary"),
-    "masked_lm": ("encoder", "vocabulary"),
-    "seq2seq": ("encoder_decoder", "vocabulary"),
-    "sequence_classification": ("encoder", "sequence"),
-    "token_classification": ("encoder", "token"),
+    "causal_lm": (("decoder", "lstm"), ("vocabulary",)),
+    "prefix_lm": (("decoder",), ("vocabulary",)),
+    "masked_lm": (("encoder",), ("vocabulary",)),
+    "seq2seq": (("encoder_decoder",), ("vocabulary",)),
+    "sequence_classification": (("encoder",), ("sequence",)),
+    "token_classification": (("encoder",), ("token",)),
 }
 
 
@@ -85,11 +85,15 @@ class ObjectiveConfig(Section):
         for name, needed, given in zip(
             ("architecture", "head.kind"), NEEDS[self.kind], (architecture, head), strict=True
         ):
-            if given != needed:
-                fits = [kind for kind, needs in NEEDS.items() if needs == (architecture, head)]
+            if given not in needed:
+                fits = [
+                    kind
+                    for kind, (architectures, heads) in NEEDS.items()
+                    if architecture in architectures and head in heads
+                ]
                 refuse(
                     "objective.kind",
                     f"is {self.kind} while model.{name} = {given}",
-                    f"set model.{name} = {needed}"
+                    f"set model.{name} = {needed[0]}"
                     + (f", or choose {' or '.join(fits)}" if fits else ""),
                 )

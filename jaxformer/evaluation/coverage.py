@@ -89,11 +89,11 @@ def new_from(trained: RunConfig, cfg: ModelConfig, name: str) -> list[New]:
     length = trained.data.target_length or trained_length(trained)
     length = trained.data.length if is_source else length
     causal = not is_source and cfg.architecture != "encoder"
-    found = [_new(trained.model, cfg, LayerSpec(cfg.position.kind, 0), 0, length, causal)]
+    found = [_new(trained.model, cfg, LayerSpec(cfg.position_kinds[0], 0), 0, length, causal)]
     layers = trained.model.layer_specs(num_layers), cfg.layer_specs(num_layers)
     for before, now in zip(*layers, strict=True):
         found.append(_new(trained.model, cfg, now, before.window, length, causal))
-    at_input = encoding_class(cfg.position.kind).at_input
+    at_input = encoding_class(cfg.position_kinds[0]).at_input
     found = found if at_input else found[1:]
     return list(dict.fromkeys(new for new in found if new is not None))
 

@@ -16,7 +16,7 @@ from jaxformer.data.tokenizers import Tokenizer
 from jaxformer.errors import UserError
 from jaxformer.evaluation import report, tables
 from jaxformer.evaluation.coverage import Coverage, describe
-from jaxformer.evaluation.evaluators import EVALUATORS, Total, evaluate_batches
+from jaxformer.evaluation.evaluators import EVALUATORS, Evaluator, Total, evaluate_batches
 from jaxformer.evaluation.lengths import (
     Examples,
     bucket_of,
@@ -90,18 +90,23 @@ def evaluate(
     lengths: tuple[int, ...] = (),
     schemes: tuple[Scheme, ...] = (TRAINED,),
     metrics_path: Path | None = None,
+    by_length: Mapping[int, Mapping[str, Total]] | None = None,
 ) -> Evaluation:
     """Runs a suite: evaluators on the validation rows and by length, samples, tables, plots.
 
     All is measured under every scheme; samples are of the first one. `lengths` replaces the suite's
     and must fit the model, while the suite's are cut to what fits. `metrics_path` names the
-    metrics.jsonl whose curves are drawn. All input is checked before anything is computed or
-    written; raises UserError.
+    metrics.jsonl whose curves are drawn. `by_length` is what was measured before, as trained, at
+    the suite's lengths. All input is checked before anything is computed or written; raises
+    UserError.
     """
     variants = [make_variant(scheme, run.model, run.config) for scheme in schemes]
     asked, drawn, prompts, pairs = read_inputs(run.config, data, suite, lengths)
     _make_directory(out_dir)
-    found = {v.name: _measure(v, run, data, suite, drawn, pairs) for v in variants}
+    known = {} if by_length is None else {TRAINED.name: by_length}
+    found = {
+        v.name: _measure(v, run, data, suite, drawn, pairs, known.get(v.name)) for v in variants
+    }
     results = [
         {"split": row["split"], "positions": name} | row
         for name, one in found.items()
@@ -137,21 +142,32 @@ def _measure(
     suite: SuiteConfig,
     drawn: Sequence[Examples],
     pairs: Pairs | None,
+    by_length: Mapping[int, Mapping[str, Total]] | None,
 ) -> Found:
     graphdef, state = nnx.split(variant.model)
     params, cfg = nnx.to_pure_dict(state), variant.config
-    evaluators = tuple(EVALUATORS[name] for name in suite.evaluators if name != BLEU)
-    on_rows = tuple(e for e in evaluators if not e.needs_task)
+    on_rows = tuple(e for e in _named(suite) if not e.needs_task)
     batches = evaluation_batches(data.validation, cfg.eval.batch_size, cfg.eval.max_rows)
     overall = evaluate_batches(on_rows, graphdef, params, batches) if on_rows else {}
-    more = (Coverage(run.config),) if data.task else (ByPlace(), Coverage(run.config))
-    by_length = evaluate_lengths((*evaluators, *more), graphdef, params, drawn, cfg)
+    if by_length is None:
+        evaluators = length_evaluators(run.config, data, suite)
+        by_length = evaluate_lengths(evaluators, graphdef, params, drawn, cfg)
     translations = None
     if pairs is not None:
         translations = evaluate_translations(
             variant.model, run.tokenizer, pairs, suite.translation, cfg
         )
-    return Found(overall, by_length, translations)
+    return Found(overall, dict(by_length), translations)
+
+
+def length_evaluators(cfg: RunConfig, data: Data, suite: SuiteConfig) -> tuple[Evaluator, ...]:
+    """What is measured at each length."""
+    more = (Coverage(cfg),) if data.task else (ByPlace(), Coverage(cfg))
+    return (*_named(suite), *more)
+
+
+def _named(suite: SuiteConfig) -> tuple[Evaluator, ...]:
+    return tuple(EVALUATORS[name] for name in suite.evaluators if name != BLEU)
 
 
 def _records(found: Found, data: Data, cfg: RunConfig) -> list[dict[str, Any]]:
@@ -287,7 +303,9 @@ def _plot(
                     points.append((length, total.mean, *interval))
             if points:
                 alone = len(by_scheme) == 1 and scheme == TRAINED.name
-                name = run.config.model.position.kind if alone else scheme
+                model = run.config.model
+                kind = "lstm" if model.architecture == "lstm" else model.position.kind
+                name = kind if alone else scheme
                 series[name] = points
         if series:
             path = report.plot_by_length(

@@ -24,7 +24,7 @@ def find_prompts(
 ) -> tuple[np.ndarray, np.ndarray]:
     """tokens_BP, lengths_B of the texts to continue, each `samples.count` times."""
     add_bos, count = cfg.data.add_bos, suite.samples.count
-    if count and cfg.model.architecture != "decoder":
+    if count and cfg.model.architecture not in ("decoder", "lstm"):
         what = f"is {count} while model.architecture = {cfg.model.architecture}"
         raise UserError("suite.samples.count", what, "only a decoder continues text: set it to 0")
     if suite.samples.prompts:

@@ -62,42 +62,48 @@ def why_alone(cfg: RunConfig) -> str:
     return ""
 
 
-def make_groups(jobs: Sequence[Job], out: Path, seeds_per_program: int) -> list[Group]:
-    """Shares the jobs out, in their order; a group of one is trained as by train.py.
+def make_groups(
+    jobs: Sequence[Job], waiting: Sequence[Job], out: Path, seeds_per_program: int
+) -> list[Group]:
+    """Shares out what is `waiting` of the jobs, in their order.
 
-    Groups that an earlier process began come back as they were. A cell that has a checkpoint of
-    its own goes on by itself. `seeds_per_program` 0: by memory.
+    A group that an earlier process began comes back as it was, with what is finished of it. A cell
+    that has checkpoints of its own goes on by itself, and those at their end are evaluated together
+    only. `seeds_per_program` 0: by memory.
     """
     by_name = {job.cell.name: job for job in jobs}
     groups: dict[str, Group] = {}  # by the cells in them
     for folder in sorted((out / "groups").glob("*")):
         names = _noted(folder)
         if names and all(name in by_name for name in names):
-            group = Group(tuple(by_name[name] for name in names), folder)
-            groups |= dict.fromkeys(names, group)
-    arms: dict[RunConfig, list[Job]] = {}
-    for job in jobs:
-        name, cfg = job.cell.name, job.config
+            groups |= dict.fromkeys(names, Group(tuple(by_name[n] for n in names), folder))
+    arms: dict[tuple[RunConfig, bool], list[Job]] = {}
+    for job in waiting:
+        name, last = job.cell.name, last_checkpoint(out, job)
         if name in groups:
             continue
-        if why_alone(cfg) or seeds_per_program == 1 or has_checkpoint(out, job):
-            groups[name] = Group((job,), out / "groups" / name)
+        has_begun = last not in (0, job.config.train.num_steps)
+        if why_alone(job.config) or seeds_per_program == 1 or has_begun:
+            groups[name] = _group((job,), out)
         else:
-            arms.setdefault(_without_seeds(cfg), []).append(job)
-    for cfg, members in arms.items():
-        most = seeds_per_program or seeds_that_fit(cfg)
-        count = -(-len(members) // most)
+            arms.setdefault((_without_seeds(job.config), bool(last)), []).append(job)
+    for (cfg, _), members in arms.items():
+        count = -(-len(members) // (seeds_per_program or seeds_that_fit(cfg)))
         for part in range(count):  # of equal sizes, as far as can be
-            some = tuple(members[part * len(members) // count : (part + 1) * len(members) // count])
-            names = [job.cell.name for job in some]
-            group = Group(some, out / "groups" / fingerprint("group", names))
-            groups |= dict.fromkeys(names, group)
-    return list({id(groups[name]): groups[name] for name in by_name}.values())
+            some = members[part * len(members) // count : (part + 1) * len(members) // count]
+            group = _group(tuple(some), out)
+            groups |= dict.fromkeys((job.cell.name for job in some), group)
+    return list({id(group): group for group in (groups[j.cell.name] for j in waiting)}.values())
 
 
-def has_checkpoint(out: Path, job: Job) -> bool:
-    """Whether the cell's own folder has a checkpoint: that of a run that is its own, or the end."""
-    return bool(Checkpoints(folder_of(out, job.cell), read_only=True).steps())
+def last_checkpoint(out: Path, job: Job) -> int:
+    """The newest step in the cell's own folder; 0 where there is none."""
+    return Checkpoints(folder_of(out, job.cell), read_only=True).latest_step() or 0
+
+
+def is_trained(group: Group, out: Path) -> bool:
+    """Whether all its cells have a checkpoint of their last step."""
+    return all(last_checkpoint(out, job) == job.config.train.num_steps for job in group.jobs)
 
 
 def seeds_that_fit(cfg: RunConfig) -> int:
@@ -125,6 +131,10 @@ def free_bytes() -> int:
         return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     found = re.search(r"MemAvailable:\s*(\d+) kB", told)
     return int(found[1]) * 1024 if found else 0
+
+
+def _group(jobs: tuple[Job, ...], out: Path) -> Group:
+    return Group(jobs, out / "groups" / fingerprint("group", [job.cell.name for job in jobs]))
 
 
 def _noted(folder: Path) -> list[str]:

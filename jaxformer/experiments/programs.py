@@ -36,7 +36,7 @@ class Programs:
 
     mesh: Mesh | None
     start: Callable[[Any], TrainState]
-    steps: Callable[..., tuple[TrainState, dict[str, jax.Array]]]
+    steps: Any  # jitted: it is compiled apart from its first call
     sums: Callable[[Any, Arrays], Sums]
     digest: Callable[[Any], jax.Array]
 
@@ -134,7 +134,7 @@ def validate(
     parts = [programs.sums(params, stack(list(each))) for each in zip(*streams, strict=True)]
     found = jax.device_get(parts)
     results = []
-    for own in ([_at(part, index) for part in found] for index in range(len(sources))):
+    for own in ([at(part, index) for part in found] for index in range(len(sources))):
         totals = total_sums(own)
         means = {name: total.mean for name, total in totals.items()}
         results.append(means | {"tokens": round(totals["loss"].weight)})
@@ -148,8 +148,9 @@ def stack(batches: Sequence[Arrays]) -> dict[str, np.ndarray]:
 
 def take(tree: Any, index: int) -> Any:
     """One seed's part of a group's arrays, on the first device."""
-    return jax.device_put(_at(jax.device_get(tree), index), replicated(None))
+    return jax.device_put(at(jax.device_get(tree), index), replicated(None))
 
 
-def _at(tree: Any, index: int) -> Any:
+def at(tree: Any, index: int) -> Any:
+    """One seed's part of arrays of the host."""
     return jax.tree.map(lambda leaf: leaf[index], tree)

@@ -8,7 +8,7 @@ records alone.
 import shutil
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import jax
@@ -17,7 +17,7 @@ from jaxformer.data import open_data
 from jaxformer.errors import Preempted, TrainingFailed
 from jaxformer.evaluation.run import evaluate
 from jaxformer.experiments.cells import Cell, Job
-from jaxformer.experiments.groups import Group, check_seeds, make_groups
+from jaxformer.experiments.groups import Group, check_seeds, is_trained, make_groups
 from jaxformer.experiments.results import (
     Record,
     folder_of,
@@ -27,6 +27,7 @@ from jaxformer.experiments.results import (
     write_report,
 )
 from jaxformer.experiments.seeds import train_seeds
+from jaxformer.experiments.together import ByLength, evaluate_together
 from jaxformer.progress import show_progress
 from jaxformer.run import load
 from jaxformer.training.loop import train
@@ -55,16 +56,20 @@ def run_sweep(jobs: Sequence[Job], out: Path, seeds_per_program: int = 0) -> str
     shown = write_report(out, cells)
     failed, began, done = [], time.monotonic(), 0
     with stop_on_signal() as stop:
-        for group in make_groups(waiting, out, seeds_per_program):
+        for group in make_groups(jobs, waiting, out, seeds_per_program):
+            members = [job for job in group.jobs if job in waiting]
             place = f"{done + 1}/{len(waiting)}"
-            _say(f"[{place}] {group.title} in cells/{group.jobs[0].cell.name}")
+            _say(f"[{place}] {group.title} in cells/{members[0].cell.name}")
             failures = _train(group, out)
-            for job in group.jobs:
-                reason = failures.get(job.cell.name, "")
-                if reason:
-                    _say(f"failed: {reason}")
+            by_length = _measure(group, out, failures)
+            for job in members:
+                name = job.cell.name
+                if name in failures:
+                    _say(f"failed: {failures[name]}")
                     failed.append(job.cell.title)
-                record = Record(0, [], reason) if reason else _evaluate(job, out)
+                    record = Record(0, [], failures[name])
+                else:
+                    record = _evaluate(job, out, by_length.get(name))
                 write_record(out, job.cell, record)
                 shown = write_report(out, cells)
                 done += 1
@@ -82,27 +87,45 @@ def run_sweep(jobs: Sequence[Job], out: Path, seeds_per_program: int = 0) -> str
 
 def _train(group: Group, out: Path) -> dict[str, str]:
     """Trains a group to its end, from its newest checkpoint; returns why cells failed, by name."""
-    cfg = group.jobs[0].config
+    cfg, cell = group.jobs[0].config, group.jobs[0].cell
     with show_progress(cfg.train.num_steps, cfg.train.log_every) as progress:
         if len(group.jobs) > 1:
+            if is_trained(group, out):
+                _say(f"all {len(group.jobs)} have their {cfg.train.num_steps} steps")
+                return {}
             group.note()
             return train_seeds(group.jobs, out, group.folder, progress)
-        name = group.jobs[0].cell.name
-        folder = folder_of(out, group.jobs[0].cell)
+        folder = folder_of(out, cell)
         try:
             train(cfg, open_data(cfg, folder), folder, progress=progress)
         except TrainingFailed as error:
-            return {name: str(error)}
+            return {cell.name: str(error)}
         return {}
 
 
-def _evaluate(job: Job, out: Path) -> Record:
-    """Evaluates a cell that has been trained."""
+def _measure(group: Group, out: Path, failures: Mapping[str, str]) -> dict[str, ByLength]:
+    """What a group's seeds reach at each length, by cell; {} where each is evaluated by itself."""
+    jobs = [job for job in group.jobs if job.cell.name not in failures]
+    if len(jobs) < 2:
+        return {}
+    folders = [folder_of(out, job.cell) for job in jobs]
+    data = open_data(jobs[0].config, folders[0])
+    found = evaluate_together([load(folder) for folder in folders], data, jobs[0].suite)
+    return {job.cell.name: by_length for job, by_length in zip(jobs, found, strict=False)}
+
+
+def _evaluate(job: Job, out: Path, by_length: ByLength | None) -> Record:
+    """Evaluates a cell that has been trained; `by_length` is what its group has measured."""
     folder = folder_of(out, job.cell)
-    run, data = load(folder), open_data(job.config, folder)
-    metrics = folder / "metrics.jsonl"
-    found = evaluate(run, data, job.suite, folder / "eval", metrics_path=metrics)
-    return Record(run.step, found.results)
+    found = evaluate(
+        load(folder),
+        open_data(job.config, folder),
+        job.suite,
+        folder / "eval",
+        metrics_path=folder / "metrics.jsonl",
+        by_length=by_length,
+    )
+    return Record(job.config.train.num_steps, found.results)
 
 
 def _duration(seconds: float) -> str:

@@ -185,7 +185,9 @@ def _check_architecture(config: Any, source_BS: np.ndarray | None) -> None:
         raise UserError("source", "is missing", "an encoder-decoder continues a source: give it")
     if not both and source_BS is not None:
         mend = "put it in the prompt: only an encoder_decoder takes a source apart"
-        raise UserError("source", "is given while model.architecture = decoder", mend)
+        raise UserError(
+            "source", f"is given while model.architecture = {config.architecture}", mend
+        )
 
 
 def _check_prompts(

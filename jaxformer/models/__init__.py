@@ -18,13 +18,29 @@ from jaxformer.models.decoder import Decoder
 from jaxformer.models.encoder import Encoder
 from jaxformer.models.encoder_decoder import EncoderDecoder
 from jaxformer.models.forward import forward
+from jaxformer.models.lstm import Lstm
 from jaxformer.models.output import Output
 from jaxformer.nn import parameters
 
-Model = Decoder | Encoder | EncoderDecoder
-ARCHITECTURES = {"decoder": Decoder, "encoder": Encoder, "encoder_decoder": EncoderDecoder}
+Model = Decoder | Encoder | EncoderDecoder | Lstm
+ARCHITECTURES = {
+    "decoder": Decoder,
+    "encoder": Encoder,
+    "encoder_decoder": EncoderDecoder,
+    "lstm": Lstm,
+}
 
-__all__ = ["Decoder", "Encoder", "EncoderDecoder", "Model", "Output", "build", "forward", "init"]
+__all__ = [
+    "Decoder",
+    "Encoder",
+    "EncoderDecoder",
+    "Lstm",
+    "Model",
+    "Output",
+    "build",
+    "forward",
+    "init",
+]
 
 
 def build(cfg: ModelConfig, compute_dtype: str = "float32") -> Model:

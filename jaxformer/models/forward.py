@@ -7,13 +7,14 @@ import jax
 from jaxformer.models.decoder import Decoder
 from jaxformer.models.encoder import Encoder
 from jaxformer.models.encoder_decoder import EncoderDecoder
+from jaxformer.models.lstm import Lstm
 from jaxformer.models.output import Output
 from jaxformer.nn.dropout import RowKey
 from jaxformer.nn.positions.sources import give_ids
 
 
 def forward(
-    model: Decoder | Encoder | EncoderDecoder,
+    model: Decoder | Encoder | EncoderDecoder | Lstm,
     batch: Mapping[str, jax.Array],
     *,
     key: RowKey | jax.Array | None = None,

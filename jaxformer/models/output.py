@@ -6,6 +6,7 @@ import functools
 import jax
 
 from jaxformer.nn.cache import Cache
+from jaxformer.nn.recurrent import State
 
 
 @functools.partial(
@@ -15,7 +16,8 @@ from jaxformer.nn.cache import Cache
 )
 @dataclasses.dataclass(frozen=True)
 class Output:
-    """Logits float32[B, L, V], last hidden states [B, L, D] (after the final norm), the cache.
+    """Logits float32[B, L, V], last hidden states [B, L, D] (after the final norm), the cache,
+    of an LSTM its state.
 
     `losses` holds what layers add to the loss, each as (sum, weight); `captured` holds
     'attention_weights' [N, B, H, L, S], 'cross_attention_weights' (over the source) and
@@ -24,6 +26,6 @@ class Output:
 
     logits: jax.Array
     hidden: jax.Array
-    cache: Cache | None
+    cache: Cache | State | None
     losses: dict[str, tuple[jax.Array, jax.Array]]
     captured: dict[str, jax.Array]

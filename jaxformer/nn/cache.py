@@ -15,6 +15,7 @@ import jax.numpy as jnp
 
 from jaxformer.config import ModelConfig
 from jaxformer.nn import masks
+from jaxformer.nn.recurrent import init_state
 
 
 @functools.partial(jax.tree_util.register_dataclass, data_fields=["k", "v"], meta_fields=[])
@@ -137,11 +138,14 @@ def init_cache(
     dtype: Any = jnp.float32,
     extent_B: jax.Array | None = None,
     positions_BC: jax.Array | None = None,
-) -> Cache:
+) -> Any:
     """An empty cache for `capacity` tokens a row, whose positions stay below `extent_B`.
 
-    None stands for the capacity. `positions_BC` are those planned for the tokens to come.
+    None stands for the capacity. `positions_BC` are those planned for the tokens to come. Of an
+    LSTM it is the state before the first token, whatever the capacity.
     """
+    if cfg.architecture == "lstm":
+        return init_state(cfg, batch_size)
     shape = (batch_size, capacity, cfg.kv_heads, cfg.head_width)
 
     def layer(*leading: int) -> LayerCache:

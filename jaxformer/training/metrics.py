@@ -123,7 +123,8 @@ def flops_per_position(cfg: RunConfig, abstract_params: Any) -> float:
     }
     if model.head.kind == "vocabulary":
         sizes["head/kernel"] = model.d_model * model.vocab_size
-    pairs = 12.0 * model.num_heads * model.head_width  # FLOPs a layer and pair of positions
+    attends = model.architecture != "lstm"
+    pairs = 12.0 * model.num_heads * model.head_width * attends  # FLOPs a layer and pair
     if model.architecture != "encoder_decoder":
         return 6.0 * sum(sizes.values()) + pairs * model.num_layers * length
     target_length = cfg.data.target_length or length

@@ -107,3 +107,21 @@ def test_parameters_of_the_defaults():
     with torch.device("meta"):
         parameters = torch.nn.Transformer(batch_first=True).parameters()
         assert sum(parameter.numel() for parameter in parameters) == 44_140_544
+
+
+def test_an_lstm_equals_torchs():
+    """Gates in the same order; torch has a second bias, here 0."""
+    cfg = model_config(architecture="lstm", d_model=D)
+    params = random_params(cfg)
+    theirs = torch.nn.LSTM(D, D, num_layers=2, batch_first=True)
+    state = {}
+    for i, layer in params["layers"].items():
+        state[f"weight_ih_l{i}"] = tensor(layer["input"]["kernel"], True)
+        state[f"weight_hh_l{i}"] = tensor(layer["recurrent"]["kernel"], True)
+        state[f"bias_ih_l{i}"] = tensor(layer["bias"])
+        state[f"bias_hh_l{i}"] = torch.zeros(4 * D)
+    theirs.load_state_dict(state)
+    with torch.no_grad():
+        expected, _ = theirs(tensor(params["embedding"]["table"])[TARGET])
+    found = nnx.merge(graphdef(cfg), params)(TARGET).hidden
+    np.testing.assert_allclose(found, expected.numpy(), rtol=0, atol=1e-5)
