@@ -21,7 +21,7 @@ usage: python sweep.py --config=configs/NAME.py[:ARG] --axis=FIELD=VALUE,… --o
   --lengths   lengths to evaluate at, e.g. 0:10 or 64,128,256; default the suite's
   --out       where cells, results.csv and table.md go; the same command resumes
   --report    only write results.csv and table.md of the cells in --out; needs no --config
-  --dry_run   list the cells; train and write nothing
+  --dry_run   list the cells and time a step; train and write nothing
   --debug     show the traceback of an error
 """
 
@@ -93,6 +93,8 @@ def _share_compilations(out: Path) -> None:
 def _describe(jobs, out: Path | None) -> None:
     """Prints what --dry_run promises."""
     from jaxformer.evaluation.report import markdown
+    from jaxformer.experiments.estimate import describe
+    from jaxformer.experiments.groups import check_seeds, make_groups
     from jaxformer.experiments.sweep import is_finished
 
     table = [
@@ -107,3 +109,7 @@ def _describe(jobs, out: Path | None) -> None:
         for job in jobs
     ]
     print(f"{len(table)} cells\n\n{markdown(table)}")
+    check_seeds(jobs, FLAGS.seeds_per_program)
+    waiting = [job for job in jobs if out is None or not is_finished(out, job.cell)]
+    if waiting:
+        print(describe(make_groups(jobs, waiting, out, FLAGS.seeds_per_program)))

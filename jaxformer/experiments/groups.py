@@ -63,17 +63,17 @@ def why_alone(cfg: RunConfig) -> str:
 
 
 def make_groups(
-    jobs: Sequence[Job], waiting: Sequence[Job], out: Path, seeds_per_program: int
+    jobs: Sequence[Job], waiting: Sequence[Job], out: Path | None, seeds_per_program: int
 ) -> list[Group]:
     """Shares out what is `waiting` of the jobs, in their order.
 
     A group that an earlier process began comes back as it was, with what is finished of it. A cell
     that has checkpoints of its own goes on by itself, and those at their end are evaluated together
-    only. `seeds_per_program` 0: by memory.
+    only. `seeds_per_program` 0: by memory. Without `out` nothing has begun.
     """
     by_name = {job.cell.name: job for job in jobs}
     groups: dict[str, Group] = {}  # by the cells in them
-    for folder in sorted((out / "groups").glob("*")):
+    for folder in sorted((out / "groups").glob("*")) if out else ():
         names = _noted(folder)
         if names and all(name in by_name for name in names):
             groups |= dict.fromkeys(names, Group(tuple(by_name[n] for n in names), folder))
@@ -96,8 +96,10 @@ def make_groups(
     return list({id(group): group for group in (groups[j.cell.name] for j in waiting)}.values())
 
 
-def last_checkpoint(out: Path, job: Job) -> int:
+def last_checkpoint(out: Path | None, job: Job) -> int:
     """The newest step in the cell's own folder; 0 where there is none."""
+    if out is None:
+        return 0
     return Checkpoints(folder_of(out, job.cell), read_only=True).latest_step() or 0
 
 
@@ -133,8 +135,10 @@ def free_bytes() -> int:
     return int(found[1]) * 1024 if found else 0
 
 
-def _group(jobs: tuple[Job, ...], out: Path) -> Group:
-    return Group(jobs, out / "groups" / fingerprint("group", [job.cell.name for job in jobs]))
+def _group(jobs: tuple[Job, ...], out: Path | None) -> Group:
+    return Group(
+        jobs, (out or Path()) / "groups" / fingerprint("group", [job.cell.name for job in jobs])
+    )
 
 
 def _noted(folder: Path) -> list[str]:

@@ -15,13 +15,11 @@ import jax
 import numpy as np
 
 from jaxformer.checkpoint import Checkpoints
-from jaxformer.config import RunConfig
 from jaxformer.data import Data, open_data
-from jaxformer.data.loader import Loader
-from jaxformer.data.tasks.rows import SampledTask
 from jaxformer.errors import Preempted, TrainingFailed
 from jaxformer.experiments.cells import Job
-from jaxformer.experiments.programs import make_programs, stack, take, validate
+from jaxformer.experiments.feed import Feed
+from jaxformer.experiments.programs import make_programs, take, validate
 from jaxformer.experiments.results import folder_of
 from jaxformer.models import abstract_params, build
 from jaxformer.training.chain import Chain, as_hex
@@ -31,9 +29,6 @@ from jaxformer.training.metrics import Meter, MetricsWriter, flops_per_position,
 from jaxformer.training.signals import Stop, stop_on_signal
 from jaxformer.training.start import describe_run, say
 from jaxformer.training.workdir import check_restart, disk_errors, locked, save_config
-
-MOST_STEPS = 100  # of a call
-MOST_BYTES = 2**26  # of batches that the host has made for a call
 
 
 @dataclasses.dataclass
@@ -113,7 +108,7 @@ class Group:
             log = Log(job.config, writer, meter, chain, self.clock, shown)
             failure = self.before.get("failures", {}).get(job.cell.name, "")
             self.members.append(Member(job, own, log, failure))
-        self.feed = Feed(self.members, self.step)
+        self.feed = Feed([job.config for job in jobs], data, self.step)
         self.programs = make_programs(self.cfg, len(jobs), self.feed.sampler, self.feed.most_steps)
         self.seeds = np.array([job.config.seed for job in jobs], np.uint32)
         self.data_seeds = np.array([job.config.data_seed for job in jobs], np.uint32)
@@ -232,37 +227,6 @@ class Group:
                 about |= {"parameters": as_hex(digests[index]), "loader": {"step": self.step}}
                 loss = losses.get(member.job.cell.name)
                 saved.save(self.step, take(self.state, index), self.abouts[index] | about, loss)
-
-
-class Feed:
-    """What the programs take their batches from: a task's sampler, or rows that the host reads."""
-
-    def __init__(self, members: Sequence[Member], step: int):
-        cfg, task = members[0].job.config, members[0].data.task
-        self.sampler = task.sampler if isinstance(task, SampledTask) else None
-        self.most_steps = min(cfg.train.log_every, MOST_STEPS)
-        self._loaders = []
-        if self.sampler is None:
-            self._loaders = [_loader(m.job.config, m.data) for m in members]
-            batch = self._loaders[0].batch(step)
-            size = len(members) * sum(rows.nbytes for rows in batch.values())
-            self.most_steps = max(1, min(self.most_steps, MOST_BYTES // size))
-
-    def batches(self, step: int, count: int) -> dict[str, np.ndarray]:
-        """[N, most_steps, B, …]: those of `count` steps after `step`, the rest is 0."""
-        if self.sampler is not None:
-            return {}
-        missing = self.most_steps - count
-        by_seed = []
-        for loader in self._loaders:
-            batches = stack([loader.batch(step + turn) for turn in range(count)])
-            widths = {name: [(0, missing)] + [(0, 0)] * (b.ndim - 1) for name, b in batches.items()}
-            by_seed.append({name: np.pad(b, widths[name]) for name, b in batches.items()})
-        return stack(by_seed)
-
-
-def _loader(cfg: RunConfig, data: Data) -> Loader:
-    return Loader(data.train, cfg.train.batch_size, cfg.data_seed)
 
 
 def _due(step: int, every: int) -> bool:

@@ -17,7 +17,14 @@ from jaxformer.data import open_data
 from jaxformer.errors import Preempted, TrainingFailed
 from jaxformer.evaluation.run import evaluate
 from jaxformer.experiments.cells import Cell, Job
-from jaxformer.experiments.groups import Group, check_seeds, is_trained, make_groups
+from jaxformer.experiments.estimate import duration
+from jaxformer.experiments.groups import (
+    Group,
+    check_seeds,
+    is_trained,
+    make_groups,
+    why_alone,
+)
 from jaxformer.experiments.results import (
     Record,
     folder_of,
@@ -54,6 +61,10 @@ def run_sweep(jobs: Sequence[Job], out: Path, seeds_per_program: int = 0) -> str
     if len(waiting) < len(jobs):
         _say(f"{len(jobs) - len(waiting)} of {len(jobs)} cells are finished already")
     shown = write_report(out, cells)
+    reasons = dict.fromkeys(why_alone(job.config) for job in waiting)
+    for reason in reasons if seeds_per_program != 1 else ():
+        if reason:
+            _say(f"seeds are trained one after another: {reason}")
     failed, began, done = [], time.monotonic(), 0
     with stop_on_signal() as stop:
         for group in make_groups(jobs, waiting, out, seeds_per_program):
@@ -78,7 +89,7 @@ def run_sweep(jobs: Sequence[Job], out: Path, seeds_per_program: int = 0) -> str
             jax.clear_caches()  # of programs that were the group's own: 30 MB or more
             if done < len(waiting):
                 left = (time.monotonic() - began) / done * (len(waiting) - done)
-                _say(f"about {_duration(left)} to go")
+                _say(f"about {duration(left)} to go")
     shutil.rmtree(out / "groups", ignore_errors=True)
     if failed:
         raise TrainingFailed(f"{len(failed)} of {len(jobs)} cells: {'; '.join(failed)}")
@@ -126,11 +137,6 @@ def _evaluate(job: Job, out: Path, by_length: ByLength | None) -> Record:
         by_length=by_length,
     )
     return Record(job.config.train.num_steps, found.results)
-
-
-def _duration(seconds: float) -> str:
-    minutes = round(seconds / 60)
-    return f"{minutes // 60} h {minutes % 60} min" if minutes >= 60 else f"{max(1, minutes)} min"
 
 
 def _say(line: str) -> None:

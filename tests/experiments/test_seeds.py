@@ -1,27 +1,36 @@
 """Seeds in one program are the runs that train.py would have made, on one device and on many."""
 
+import dataclasses
 import json
-from pathlib import Path
+import os
+import shutil
+import signal
 
 import jax
 import numpy as np
 import pytest
+from flax import nnx
 
 from configs import base
 from jaxformer.checkpoint import Checkpoints
 from jaxformer.data import open_data
-from jaxformer.errors import UserError
-from jaxformer.experiments import groups, programs, seeds
+from jaxformer.errors import Preempted, TrainingFailed, UserError
+from jaxformer.evaluation.lengths import evaluate_lengths
+from jaxformer.evaluation.run import length_evaluators, read_inputs
+from jaxformer.experiments import estimate, groups, programs, seeds, sweep, together
 from jaxformer.experiments.axes import parse_axis
 from jaxformer.experiments.cells import plan
 from jaxformer.experiments.groups import check_seeds, make_groups
-from jaxformer.experiments.results import folder_of
+from jaxformer.experiments.results import folder_of, read_record
 from jaxformer.experiments.seeds import train_seeds
+from jaxformer.experiments.sweep import run_sweep
 from jaxformer.run import load
 from jaxformer.training.loop import train
+from jaxformer.training.metrics import TIMED
 from tests.experiments import tiny_sweep
+from tests.training import tiny
 
-COPY = {"data.source": "task", "data.task.name": "copy", "data.task.max_length": 3}
+COPY = {"data.source": "task", "data.task.name": "copy_repeated", "data.task.max_length": 3}
 COPY |= {"data.task.symbols": 4, "data.length": 8, "data.pack": False}
 COPY |= {"data.tokenizer.kind": "word"}
 AGREEMENT = {"data.source": "agreement", "data.length": 19, "model.max_length": 20}
@@ -69,8 +78,13 @@ def assert_same_run(found, expected, last):
     [(COPY | DROPOUT, (), (0, 1)), (AGREEMENT, (), (1,)), ({}, ("data.seed=5,6",), (3,))],
     ids=["task", "agreement", "text"],
 )
-def test_seeds_of_one_program_are_separate_runs(tmp_path, changes, axes, compared):
-    """Invariant 9. Model and data seeds are apart: with an axis of data seeds all four meet."""
+def test_seeds_of_one_program_are_separate_runs(tmp_path, monkeypatch, changes, axes, compared):
+    """Invariant 9, the task's seeds on one device, others spread over several.
+
+    Model and data seeds are apart: with an axis of data seeds all four meet.
+    """
+    if "data.task.name" in changes:
+        monkeypatch.setattr(programs, "seed_mesh", lambda _: None)
     log = {"train.log_every": 1 if axes else 7}
     jobs = make_jobs(tmp_path, FIFTY | changes | log, *axes)
     [group] = make_groups(jobs, jobs, tmp_path, 0)
@@ -80,3 +94,235 @@ def test_seeds_of_one_program_are_separate_runs(tmp_path, changes, axes, compare
         job, alone = jobs[index], tmp_path / f"alone{index}"
         train(job.config, open_data(job.config, alone), alone)
         assert_same_run(folder_of(tmp_path, job.cell), alone, 50)
+
+
+def test_any_number_of_devices_gives_the_same(monkeypatch):
+    """16 seeds on 8 devices and on one; dropout, a loop in the sampler, a norm that is clipped."""
+    cfg = tiny.config(**tiny.DROPOUT)
+    rows = np.stack([[tiny.batch(4 * s + t)["tokens"] for t in range(3)] for s in range(16)])
+    batch = {n: np.stack([x] * 3) for n, x in tiny.batch().items()}
+    batches = {n: np.stack([x] * 16) for n, x in batch.items()} | {"tokens": rows}
+    seeds, found = np.arange(16, dtype=np.uint32), []
+    for mesh in (programs.seed_mesh(16), None):
+        monkeypatch.setattr(programs, "seed_mesh", lambda _, mesh=mesh: mesh)
+        made = programs.make_programs(cfg, 16, None, 3)
+        state, metrics = made.steps(made.start(seeds), seeds, seeds, batches, np.int32(3))
+        found.append((jax.device_get(metrics), programs.take(state, 5)))
+        assert len(jax.tree.leaves(state)[0].sharding.device_set) == (8 if mesh else 1)
+    (a, state), (b, other) = found
+    np.testing.assert_array_equal(a["data"], b["data"])
+    for name in ("loss", "grad_norm", "learning_rate"):
+        np.testing.assert_allclose(a[name], b[name], rtol=1e-5)
+        assert (a[name][:, :3] != 0).all()
+    assert len(set(a["loss"][:, 2].tolist())) == 16
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=1e-4), state, other)
+
+
+@pytest.mark.parametrize(("seeds", "devices"), [(1, 1), (5, 5), (6, 6), (9, 3), (16, 8), (24, 8)])
+def test_seeds_are_shared_out_evenly(seeds, devices):
+    mesh = programs.seed_mesh(seeds)
+    assert (1 if mesh is None else mesh.size) == devices
+
+
+class Killed(BaseException):
+    pass
+
+
+def kill(*_, **__):
+    raise Killed
+
+
+FOUR = COPY | {"model.position.kind": "none", "train.keep_best": 1, "train.log_every": 2}
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory):
+    """Two seeds on copying, a sweep that nothing interrupts, and its folder."""
+    folder = tmp_path_factory.mktemp("two")
+    jobs = make_jobs(folder, FOUR)
+    run_sweep(jobs, folder / "whole")
+    return jobs, folder / "whole"
+
+
+def test_a_sweep_killed_three_times_ends_with_equal_results(two, tmp_path, monkeypatch, capfd):
+    """In training, between the checkpoints of two cells, and between their evaluations."""
+    jobs, whole = two
+    for where, name, turn in (
+        (seeds.Feed, "batches", 2),
+        (seeds, "take", 4),
+        (sweep, "write_record", 2),
+    ):
+        original, calls = getattr(where, name), []
+
+        def counted(*args, original=original, calls=calls, turn=turn, **kwargs):
+            calls.append(1)
+            return original(*args, **kwargs) if len(calls) < turn else kill()
+
+        with monkeypatch.context() as patch:
+            patch.setattr(where, name, counted)
+            with pytest.raises(Killed):
+                run_sweep(jobs, tmp_path)
+        assert (tmp_path / "groups").exists()
+    capfd.readouterr()
+    run_sweep(jobs, tmp_path)
+    err = capfd.readouterr().err
+    assert "1 of 2 cells are finished already" in err
+    assert "all 2 have their 4 steps" in err
+    assert not (tmp_path / "groups").exists()
+    assert (tmp_path / "results.csv").read_bytes() == (whole / "results.csv").read_bytes()
+    for job in jobs:
+        names = ("checkpoints", "metrics.jsonl", "cell.json")
+        a, b = (folder_of(out, job.cell) for out in (tmp_path, whole))
+        assert all((a / name).exists() for name in names)
+        assert Checkpoints(a, read_only=True).steps() == [2, 4]
+        one, other = lines(a), lines(b)
+        for line in (*one.values(), *other.values()):
+            for timed in TIMED:
+                line.pop(timed, None)
+        assert one == other
+
+
+def test_a_cell_of_a_group_is_a_run_of_train(two, tmp_path):
+    """train.py finds nothing to do in it, and its checkpoints have the validation losses."""
+    jobs, whole = two
+    folder = shutil.copytree(folder_of(whole, jobs[1].cell), tmp_path / "run")
+    before = (folder / "metrics.jsonl").read_bytes()
+    cfg = jobs[1].config
+    assert train(cfg, open_data(cfg, folder), folder) == 4
+    assert (folder / "metrics.jsonl").read_bytes() == before
+    run, saved = load(folder), Checkpoints(folder, read_only=True)
+    assert (run.step, run.config) == (4, cfg)
+    losses = {
+        line["step"]: line["loss"] for (_, split), line in lines(folder).items() if split == "eval"
+    }
+    assert {step: saved.meta(step)["validation_loss"] for step in saved.steps()} == losses
+
+
+def test_a_signal_saves_the_group(two, tmp_path, capfd):
+    jobs, whole = two
+
+    class Terminating:
+        def update(self, step, metrics):
+            if step == 1:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    folder = tmp_path / "groups" / "a"
+    with pytest.raises(Preempted, match="SIGTERM: saved at step 2"):
+        train_seeds(jobs, tmp_path, folder, Terminating())
+    assert Checkpoints(folder_of(tmp_path, jobs[0].cell), read_only=True).steps() == [2]
+    assert train_seeds(jobs, tmp_path, folder) == {}
+    assert "resuming 2 seeds from step 2" in capfd.readouterr().err
+    found, expected = (lines(folder_of(out, jobs[1].cell))[4, "train"] for out in (tmp_path, whole))
+    assert found["chain"] == expected["chain"]
+
+
+def test_a_seed_that_fails_does_not_stop_the_others(two, tmp_path, monkeypatch):
+    """Its parameters become infinite at the start; the other's results are as ever."""
+    jobs, whole = two
+    original = programs.make_programs
+
+    def poisoned(*args):
+        made = original(*args)
+
+        def start(seeds):
+            state = made.start(seeds)
+            spoil = lambda x: x.at[0].set(np.inf) if x.ndim > 1 else x  # noqa: E731
+            return dataclasses.replace(state, params=jax.tree.map(spoil, state.params))
+
+        return dataclasses.replace(made, start=start)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(seeds, "make_programs", poisoned)
+        with pytest.raises(TrainingFailed, match="1 of 2 cells: seed=0"):
+            run_sweep(jobs, tmp_path)
+    record = read_record(tmp_path, jobs[0].cell)
+    assert record is not None
+    assert "step 1: the last 1 updates were not finite" in record.failed
+    assert not Checkpoints(folder_of(tmp_path, jobs[0].cell), read_only=True).steps()
+    good, expected = (read_record(out, jobs[1].cell) for out in (tmp_path, whole))
+    assert good is not None
+    assert expected is not None
+    for a, b in zip(good.results, expected.results, strict=True):
+        np.testing.assert_allclose(a["value"], b["value"], rtol=1e-5)
+    run_sweep(jobs, tmp_path)  # it is tried again
+    assert read_record(tmp_path, jobs[0].cell).failed == ""
+
+
+def test_one_program_evaluates_all_lengths_of_all_seeds(two, monkeypatch):
+    """As eval.py does, a run and a length at a time."""
+    jobs, whole = two
+    runs = [load(folder_of(whole, job.cell)) for job in jobs]
+    data = open_data(jobs[0].config, None)
+    suite = dataclasses.replace(jobs[0].suite, lengths="1:6", num_examples=20)
+    compiled, original = [], together.over_seeds
+
+    def counting(*args, **kwargs):
+        compiled.append(original(*args, **kwargs))
+        return compiled[-1]
+
+    monkeypatch.setattr(together, "over_seeds", counting)
+    found = together.evaluate_together(runs, data, suite)
+    assert [program._cache_size() for program in compiled] == [1]
+    examples = read_inputs(jobs[0].config, data, suite).examples
+    evaluators = length_evaluators(jobs[0].config, data, suite)
+    for run, by_length in zip(runs, found, strict=True):
+        graphdef, params = nnx.split(run.model)
+        params = nnx.to_pure_dict(params)
+        alone = evaluate_lengths(evaluators, graphdef, params, examples, run.config)
+        assert list(by_length) == list(alone) == [1, 2, 3, 4, 5, 6]
+        for length, totals in alone.items():
+            assert by_length[length].keys() == totals.keys()
+            for name, total in totals.items():
+                np.testing.assert_allclose(by_length[length][name], total, rtol=1e-5)
+    assert found[0][6]["nll"] != found[1][6]["nll"]
+
+
+def test_groups(tmp_path, monkeypatch):
+    """By memory, by number, none where a run needs its devices or has begun by itself."""
+    jobs = make_jobs(tmp_path, COPY, "model.position.kind=none,rope", count=5)
+
+    def shapes(waiting=jobs, number=0, some=jobs):
+        return [len(group.jobs) for group in make_groups(some, waiting, tmp_path, number)]
+
+    assert shapes() == [5, 5]
+    assert shapes(number=2) == [1, 2, 2] * 2
+    assert shapes(number=1) == [1] * 10
+    monkeypatch.setattr(groups, "free_bytes", lambda: 7 * groups.bytes_of_a_seed(jobs[0].config))
+    assert shapes() == [2, 3] * 2
+    first = make_groups(jobs, jobs, tmp_path, 3)[0]
+    first.note()
+    assert [job.cell.seed for job in first.jobs] == [0, 1]
+    again = make_groups(jobs, jobs[1:], tmp_path, 5)
+    assert again[0] == first
+    assert [len(group.jobs) for group in again] == [2, 3, 5]
+    monkeypatch.setattr(groups, "last_checkpoint", lambda out, job: 2 * (job is jobs[7]))
+    assert shapes(number=5)[3:] == [2, 1, 2] or sorted(shapes(number=5)) == [1, 2, 3, 4]
+    data_parallel = make_jobs(tmp_path, COPY | {"mesh.fsdp": 8, "model.d_model": 8})
+    assert shapes(data_parallel, 0, data_parallel) == [1, 1]
+    with pytest.raises(UserError, match="--seeds_per_program is 2, but mesh.data × fsdp"):
+        check_seeds(data_parallel, 2)
+    check_seeds(data_parallel, 1)
+
+
+def test_the_estimate_of_memory_grows_with_what_is_held(tmp_path):
+    [job] = make_jobs(tmp_path, COPY, count=1)
+    small = groups.bytes_of_a_seed(job.config)
+    wide = dataclasses.replace(job.config.model, d_model=64)
+    batch = dataclasses.replace(job.config.train, batch_size=400)
+    assert groups.bytes_of_a_seed(dataclasses.replace(job.config, model=wide)) > 4 * small
+    assert groups.bytes_of_a_seed(dataclasses.replace(job.config, train=batch)) > 10 * small
+    assert groups.free_bytes() > 2**20
+
+
+def test_a_dry_run_measures_a_step(tmp_path):
+    jobs = make_jobs(tmp_path, COPY | {"train.num_steps": 3})
+    text = estimate.describe(make_groups(jobs, jobs, None, 0))
+    assert text.startswith("training takes about ")
+    assert "1 programs, of which the first (seeds 0, 1) compiled in" in text
+    assert "ms for a step of 2 seeds" in text
+    assert [estimate.duration(s) for s in (0.2, 29, 61, 5400)] == [
+        "1 s",
+        "29 s",
+        "1 min",
+        "1 h 30 min",
+    ]

@@ -1,4 +1,4 @@
-"""Sweeps: killed anywhere they go on to the same results; nothing finished is done again."""
+"""Sweeps, a cell at a time (test_seeds.py has groups): killed anywhere they go on to the same results; nothing finished is done again."""
 
 import contextlib
 import csv
@@ -59,7 +59,7 @@ def jobs(folder):
 def whole(folder, jobs):
     """The sweep that nothing interrupts."""
     out = folder / "whole"
-    assert "4 of 4 cells are finished" in run_sweep(jobs, out)
+    assert "4 of 4 cells are finished" in run_sweep(jobs, out, 1)
     return out
 
 
@@ -96,7 +96,7 @@ def test_the_table_has_mean_deviation_and_every_seed(whole):
 
 def test_a_finished_sweep_does_nothing_again(whole, jobs, capfd):
     before, table = times(whole), (whole / "results.csv").read_bytes()
-    run_sweep(jobs, whole)
+    run_sweep(jobs, whole, 1)
     assert "4 of 4 cells are finished already" in capfd.readouterr().err
     assert times(whole) == before
     assert (whole / "results.csv").read_bytes() == table
@@ -124,7 +124,7 @@ def test_a_sweep_killed_and_started_again_ends_with_equal_results(
         shutil.rmtree(copy / "cells" / job.cell.name)
     before = times(copy)
     command = [sys.executable, "sweep.py", *tiny_sweep.flags(folder), f"--out={copy}"]
-    command += [f"--axis={AXIS}", "--seeds=2", "--lengths=4,8,16"]
+    command += [f"--axis={AXIS}", "--seeds=2", "--lengths=4,8,16", "--seeds_per_program=1"]
     process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
     for line in process.stderr:
@@ -139,9 +139,9 @@ def test_a_sweep_killed_and_started_again_ends_with_equal_results(
     with monkeypatch.context() as patch:
         patch.setattr(sweep, "show_progress", lambda *_: contextlib.nullcontext(Terminating()))
         with pytest.raises(Preempted, match="SIGTERM: saved at step 3"):
-            run_sweep(jobs, copy)
+            run_sweep(jobs, copy, 1)
     assert len({row["cell"] for row in rows(copy)}) == 3
-    run_sweep(jobs, copy)
+    run_sweep(jobs, copy, 1)
     err = capfd.readouterr().err
     assert "3 of 4 cells are finished already" in err
     assert "resuming from step 3" in err
@@ -162,7 +162,7 @@ def test_a_signal_during_evaluation_ends_the_sweep_after_that_cell(copy, jobs, m
     for job in jobs[:2]:
         (copy / "cells" / job.cell.name / "cell.json").unlink()
     with pytest.raises(Preempted, match="SIGTERM: saved at step 4"):
-        run_sweep(jobs, copy)
+        run_sweep(jobs, copy, 1)
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
     assert read_record(copy, jobs[0].cell) is not None
     assert read_record(copy, jobs[1].cell) is None
@@ -180,12 +180,12 @@ def test_a_cell_that_fails_is_reported_and_the_rest_goes_on(copy, whole, jobs, m
     with monkeypatch.context() as patch:
         patch.setattr(sweep, "train", train)
         with pytest.raises(TrainingFailed, match=failing):
-            run_sweep(jobs, copy)
+            run_sweep(jobs, copy, 1)
     text = (copy / "table.md").read_text()
     assert text.startswith("3 of 4 cells are finished.\n\n## Failed\n")
     assert "step 3: the last 1 updates were not finite" in text
     assert {row["cell"] for row in rows(copy)} == {job.cell.name for job in jobs[1:]}
-    assert "4 of 4 cells are finished" in run_sweep(jobs, copy)  # it is tried again
+    assert "4 of 4 cells are finished" in run_sweep(jobs, copy, 1)  # it is tried again
     assert (copy / "table.md").read_bytes() == (whole / "table.md").read_bytes()
 
 

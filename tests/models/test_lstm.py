@@ -44,7 +44,7 @@ def oracle(cfg, params, ids, capped=lambda x: x):
     sigmoid = lambda x: 1 / (1 + np.exp(-x))  # noqa: E731
     p = jax.tree.map(np.float64, params)
     table = p["embedding"]["table"]
-    head = p["head"].get("kernel", table.T)
+    head = p.get("head", {}).get("kernel", table.T)
     state = [(np.zeros(cfg.d_model), np.zeros(cfg.d_model)) for _ in p["layers"]]
     rows = []
     for token in ids:
@@ -56,7 +56,7 @@ def oracle(cfg, params, ids, capped=lambda x: x):
             c = sigmoid(f) * c + sigmoid(i) * np.tanh(g)
             x = sigmoid(o) * np.tanh(c)
             state[n] = x, c
-        rows.append(capped(x @ head + p["head"].get("bias", 0)))
+        rows.append(capped(x @ head + p.get("head", {}).get("bias", 0)))
     return np.array(rows)
 
 

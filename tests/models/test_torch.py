@@ -111,7 +111,7 @@ def test_parameters_of_the_defaults():
 
 def test_an_lstm_equals_torchs():
     """Gates in the same order; torch has a second bias, here 0."""
-    cfg = model_config(architecture="lstm", d_model=D)
+    cfg = model_config(architecture="lstm", d_model=D, d_ff=0)
     params = random_params(cfg)
     theirs = torch.nn.LSTM(D, D, num_layers=2, batch_first=True)
     state = {}

@@ -1,0 +1,96 @@
+"""Seeds in one program against runs one after another, and many steps a call against one.
+
+    python -m benchmarks.seeds [--seeds=8] [--steps=2500] [--log_every=50]
+
+The model and task are experiment E4's of the notes: unique copy, two layers, one head, d_model 64,
+rows of 32. Every line is measured in a process of its own, so that each compiles what it needs,
+with all that train.py does: metrics, one evaluation, one checkpoint. Nothing else should run.
+"""
+
+import argparse
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from configs import base
+from jaxformer.evaluation.report import markdown
+
+WAYS = {
+    "one program": (0, 0),
+    "one program, one step a call": (0, 1),
+    "one after another": (1, 0),
+}
+
+
+def values(steps: int, log_every: int) -> dict[str, Any]:
+    """The config of a run."""
+    c = base.get_config()
+    c.model.update(num_layers=2, num_heads=1, d_model=64, max_length=64)
+    c.model.position.kind = "none"
+    c.data.update(source="task", length=27)
+    c.data.task.update(name="copy_unique", max_length=12, symbols=48)
+    c.train.update(num_epochs=0.0, num_steps=steps, batch_size=32, log_every=log_every)
+    c.train.update(eval_every=0, checkpoint_every=0)
+    c.schedule.update(peak_value=2e-3, warmup_steps=min(100, steps // 2))
+    return c.to_dict()
+
+
+def run(way: str, seeds: int, steps: int, log_every: int) -> float:
+    """Seconds to train all seeds, compilation included, without starting Python."""
+    from jaxformer.data import open_data
+    from jaxformer.experiments.cells import plan
+    from jaxformer.experiments.groups import make_groups
+    from jaxformer.experiments.results import folder_of
+    from jaxformer.experiments.seeds import train_seeds
+    from jaxformer.training.loop import train
+
+    per_program, one_step = WAYS[way]
+    jobs = plan(values(steps, 1 if one_step else log_every), [], seeds, lengths="12")
+    with tempfile.TemporaryDirectory() as folder:
+        out, began = Path(folder), time.perf_counter()
+        for group in make_groups(jobs, jobs, out, per_program):
+            if len(group.jobs) > 1:
+                train_seeds(group.jobs, out, group.folder)
+                continue
+            own, cfg = folder_of(out, group.jobs[0].cell), group.jobs[0].config
+            train(cfg, open_data(cfg, own), own)
+        return time.perf_counter() - began
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, default=8)
+    parser.add_argument("--steps", type=int, default=2500)
+    parser.add_argument("--log_every", type=int, default=50)
+    parser.add_argument("--way", choices=WAYS, help="measure this one in this process")
+    given = parser.parse_args()
+    if given.way:
+        print(run(given.way, given.seeds, given.steps, given.log_every))
+        return
+    seconds = {}
+    for way in WAYS:
+        command = [sys.executable, "-m", "benchmarks.seeds", f"--way={way}"]
+        command += [f"--{n}={getattr(given, n)}" for n in ("seeds", "steps", "log_every")]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            sys.exit(done.stderr)
+        seconds[way] = float(done.stdout.splitlines()[-1])
+    slowest, total = seconds["one after another"], given.seeds * given.steps
+    print(f"{given.seeds} seeds of {given.steps} steps, compilation included\n")
+    table = [
+        {
+            "": way,
+            "seconds": f"{spent:.1f}",
+            "ms a step and seed": f"{1000 * spent / total:.2f}",
+            "times as fast": f"{slowest / spent:.2f}",
+        }
+        for way, spent in seconds.items()
+    ]
+    print(markdown(table))
+
+
+if __name__ == "__main__":
+    main()
