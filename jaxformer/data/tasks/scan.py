@@ -183,14 +183,17 @@ def _read(path: Path) -> list[Example]:
 def _part(examples: list[Example]) -> Part:
     """In ascending order of length, otherwise as they come."""
     examples = sorted(examples, key=lambda example: len(example[1]))
-    arrays = []
-    for side, longest in enumerate(LONGEST):
-        ids = np.zeros((len(examples), longest), np.int8)
-        for row, example in zip(ids, examples, strict=True):
-            row[: len(example[side])] = [WORDS.index(word) for word in example[side]]
-        arrays += [ids, np.array([len(example[side]) for example in examples], np.int8)]
-    first = np.searchsorted(arrays[3], np.arange(LONGEST[1] + 2)).astype(np.int32)
-    return Part(*arrays, first)
+    sides = [_side([example[side] for example in examples], LONGEST[side]) for side in (0, 1)]
+    lengths = np.arange(LONGEST[1] + 2)
+    first = np.searchsorted(sides[1][1], lengths).astype(np.int32)
+    return Part(*sides[0], *sides[1], first)
+
+
+def _side(texts: list[tuple[str, ...]], longest: int) -> tuple[np.ndarray, np.ndarray]:
+    ids = np.zeros((len(texts), longest), np.int8)
+    for row, text in zip(ids, texts, strict=True):
+        row[: len(text)] = [WORDS.index(word) for word in text]
+    return ids, np.array([len(text) for text in texts], np.int8)
 
 
 def _hash(command: tuple[str, ...]) -> int:
