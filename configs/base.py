@@ -104,10 +104,11 @@ def model() -> ConfigDict:
 def position_source() -> ConfigDict:
     """Which id a token has; the draws of training are new in every step."""
     s = ConfigDict()
-    # 0, 1, 2, …; from a random start in training; sorted random ids; place of a digit in a number:
-    # contiguous | offset | randomized | abacus
+    # 0, 1, 2, …; from a random start in training; sorted random ids; place of a digit in a number;
+    # as a task couples tokens, from a random start in training:
+    # contiguous | offset | randomized | abacus | coupled
     s.kind = "contiguous"
-    s.range = 0  # offset, randomized: ids are drawn from 0 … range - 1: 0 = model.max_length
+    s.range = 0  # offset, randomized, coupled: ids are 0 … range - 1: 0 = model.max_length
     s.abacus = ConfigDict()
     s.abacus.max_offset = 99  # training adds up to this to a document's ids of digits
     s.abacus.digits = ()  # token ids of the digits: () = the tokenizer's

@@ -231,7 +231,7 @@ class ModelConfig(Section):
         if "rope" in self.position_kinds:
             check_rope(position.rope, self.head_width)
             scaling, source = position.rope.scaling.kind, position.source.kind
-            if scaling == "dynamic_ntk" and source == "abacus":
+            if scaling == "dynamic_ntk" and source in ("abacus", "coupled"):
                 refuse(
                     "model.position.rope.scaling.kind",
                     f"is {scaling} while model.position.source.kind = {source}",

@@ -7,6 +7,7 @@ from jaxformer.config.section import Section, at_least, refuse, unread
 
 WHERE = "model.position.source"
 DRAWN = ("offset", "randomized")  # from a range of ids
+RANGED = (*DRAWN, "coupled")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -17,7 +18,7 @@ class AbacusConfig(Section):
 
 @dataclasses.dataclass(frozen=True)
 class PositionSourceConfig(Section):
-    kind: Literal["contiguous", "offset", "randomized", "abacus"]
+    kind: Literal["contiguous", "offset", "randomized", "abacus", "coupled"]
     range: int
     abacus: AbacusConfig
 
@@ -25,7 +26,7 @@ class PositionSourceConfig(Section):
         """How many ids documents of up to `length` tokens may have in training, from 0 on."""
         if self.kind == "abacus":
             return length + self.abacus.max_offset + 1
-        return (self.range or max_length) if self.kind in DRAWN else length
+        return (self.range or max_length) if self.kind in RANGED else length
 
     def with_digits(self, digits: tuple[int, ...]) -> "PositionSourceConfig":
         """The same with `abacus.digits` filled in where it is used and empty."""
@@ -35,7 +36,7 @@ class PositionSourceConfig(Section):
 
     def check(self) -> None:
         at_least(WHERE, self, 0, "range")
-        unread(f"{WHERE}.range", self.range, self.kind in DRAWN, f"kind = {', '.join(DRAWN)}")
+        unread(f"{WHERE}.range", self.range, self.kind in RANGED, f"kind = {', '.join(RANGED)}")
         at_least(f"{WHERE}.abacus", self.abacus, 0, "max_offset")
         if any(digit < 0 for digit in self.abacus.digits):
             mend = "give token ids, or () for those of the tokenizer"
@@ -53,7 +54,7 @@ class PositionSourceConfig(Section):
         ids, table = self.num_ids(length, max_length), f"model.max_length = {max_length}"
         if ids <= max_length:
             return
-        if self.kind in DRAWN:
+        if self.kind in RANGED:
             mend = "the rows of the learned table: raise it, or lower the range"
             refuse(f"{WHERE}.range", f"is {ids}, more than {table}", mend)
         refuse(

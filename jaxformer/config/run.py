@@ -199,7 +199,12 @@ class RunConfig(Section):
             section.check()
         self.objective.check_model(self.model.architecture, self.model.head.kind)
         self.data.check_objective(self.objective)
-        if self.data.source == "task" and not self.data.task.num_examples:
+        if self.model.position.source.kind == "coupled" and self.data.source != "task":
+            what = f"is coupled while data.source = {self.data.source}"
+            mend = "the ids are those of a task, such as addition_padded_reversed"
+            refuse("model.position.source.kind", what, mend)
+        task = self.data.task
+        if self.data.source == "task" and task.name != "scan" and not task.num_examples:
             if not self.train.num_steps:
                 mend = "data.task.num_examples = 0 draws new examples for ever: give a number"
                 refuse("train.num_steps", "is 0", mend)

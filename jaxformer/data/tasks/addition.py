@@ -27,28 +27,36 @@ HINT = 11  # the first letter, of the variant that has them
 class Variant(NamedTuple):
     """How numbers are written."""
 
-    form: str
+    example: str
+    meaning: str
     citation: str
     is_reversed: bool = False  # operands and sum, the lowest digit first
     is_padded: bool = False  # operands of n digits, zeros in front allowed, the sum of n + 1
 
 
 VARIANTS = {
-    "plain": Variant("4 7 + 5 <sep> 5 2", "Kazemnejad et al. 2023"),
-    "reversed": Variant("7 4 + 5 <sep> 2 5", "Lee et al. 2023; McLeish et al. 2024", True),
-    "padded": Variant("4 7 + 0 5 <sep> 0 5 2", "Cho et al. 2024", is_padded=True),
+    "plain": Variant("4 7 + 5 <sep> 5 2", "the highest digit first", "Kazemnejad et al. 2023"),
+    "reversed": Variant(
+        "7 4 + 5 <sep> 2 5", "the lowest digit first", "Lee et al. 2023; McLeish et al. 2024", True
+    ),
+    "padded": Variant("4 7 + 0 5 <sep> 0 5 2", "with zeros", "Cho et al. 2024", is_padded=True),
     "padded_reversed": Variant(
-        "7 4 + 5 0 <sep> 2 5 0", "Cho et al. 2024; McLeish et al. 2024", True, True
+        "7 4 + 5 0 <sep> 2 5 0",
+        "with zeros, the lowest digit first",
+        "Cho et al. 2024; McLeish et al. 2024",
+        True,
+        True,
     ),
     "hints": Variant(
-        "f 7 g 4 + f 5 g 0 <sep> f 2 g 5 h 0, letters from a random one on",
+        "f 7 g 4 + f 5 g 0 <sep> f 2 g 5 h 0",
+        "the same, letters from a random one on before the digits",
         "Zhou et al. 2023; Zhou et al. 2024",
         True,
         True,
     ),
     "scratchpad": Variant(
-        "4 7 + 5 <sep> 7 5 2 1 , 4 0 5 0 , = 5 2: both digits, their sum with the last carry, "
-        "the carry, from the lowest on",
+        "4 7 + 5 <sep> 7 5 2 1 , 4 0 5 0 , = 5 2",
+        "for each place, the lowest first, both digits, that of the sum, and the carry",
         "Nye et al. 2021",
     ),
 }
@@ -63,11 +71,11 @@ class Addition(Task):
 
     @property
     def about(self) -> About:
-        form, citation = VARIANTS[self.variant][:2]
+        example, meaning, citation = VARIANTS[self.variant][:3]
         length_is, options, largest = "digits of the longer operand", (), 0
         if self.variant == "hints":
             options, largest = ("hints",), self.hints - 1
-        return About(form, length_is, citation, options, largest=largest)
+        return About(example, meaning, length_is, citation, options, largest=largest)
 
     @property
     def words(self) -> tuple[str, ...]:

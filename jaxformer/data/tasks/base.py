@@ -36,7 +36,8 @@ class Ids(NamedTuple):
 class About(NamedTuple):
     """What is said of a task rather than computed."""
 
-    form: str  # one line: how a row is written
+    example: str  # 'prompt <sep> target', also where rows have no <sep>
+    meaning: str  # of the target, in a few words
     length_is: str  # what the length counts, in the plural
     citation: str
     options: tuple[str, ...] = ()  # fields of data.task that it reads, by the same names

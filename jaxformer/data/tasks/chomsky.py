@@ -1,6 +1,7 @@
 """Tasks of Delétang et al. 2022, one for each kind of automaton; bucket sort is in sorting.py."""
 
 import dataclasses
+import itertools
 from collections.abc import Sequence
 
 import jax
@@ -30,8 +31,8 @@ class EvenPairs(Task):
 
     @property
     def about(self) -> About:
-        form = "0 0 1 1 1 0 <sep> 0, 1 if 01 and 10 together are odd in number"
-        return About(form, "bits", DELETANG)
+        meaning = "1 if 01 and 10 together are odd in number"
+        return About("0 0 1 1 1 0 <sep> 0", meaning, "bits", DELETANG)
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -45,7 +46,7 @@ class EvenPairs(Task):
         return Problem(bits, length, *answer(bits[0] ^ bits[length - 1]))
 
     def solve(self, prompt: Sequence[str]) -> list[str]:
-        pairs = zip(prompt, prompt[1:], strict=False)
+        pairs = itertools.pairwise(prompt)
         return [str(sum(a != b for a, b in pairs) % 2)]
 
 
@@ -57,8 +58,8 @@ class CycleNavigation(Task):
 
     @property
     def about(self) -> About:
-        form = "right stay left left <sep> 4, the place on a cycle of 5"
-        return About(form, "moves", DELETANG, ("modulus",))
+        example, meaning = "right stay left left <sep> 4", "the place on a cycle of 5"
+        return About(example, meaning, "moves", DELETANG, ("modulus",))
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -84,7 +85,7 @@ class ModularArithmetic(Task):
 
     @property
     def about(self) -> About:
-        return About("2 + 4 * 3 <sep> 4, modulo 5", "numbers", DELETANG, ("modulus",))
+        return About("2 + 4 * 3 <sep> 4", "modulo 5", "numbers", DELETANG, ("modulus",))
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -133,8 +134,8 @@ class MissingDuplicate(Task):
 
     @property
     def about(self) -> About:
-        form = "0 1 1 0 0 _ 1 0 <sep> 1, x twice with a gap"
-        return About(form, "bits of x", DELETANG)
+        example, meaning = "0 1 1 0 0 _ 1 0 <sep> 1", "what is missing of a string twice"
+        return About(example, meaning, "bits of the string", DELETANG)
 
     @property
     def words(self) -> tuple[str, ...]:

@@ -21,14 +21,14 @@ from jaxformer.data.tasks.base import (
 
 NEXT = "<next>"
 KAZEMNEJAD = "Kazemnejad et al. 2023"
-FORMS = {  # what is drawn, what is written, and whose task it is
-    "unique": ("distinct symbols", "x", "Zhou et al. 2023; Huang et al. 2025"),
-    "repeated": ("symbols", "x", f"{KAZEMNEJAD}; Huang et al. 2025"),
-    "same": ("one symbol repeated", "x", KAZEMNEJAD),
-    "double": ("symbols", f"x {NEXT} x", KAZEMNEJAD),
-    "reverse": ("symbols", "reversed x", KAZEMNEJAD),
-    "reverse_double": ("symbols", f"reversed x {NEXT} reversed x", KAZEMNEJAD),
-    "reverse_copy": ("symbols", f"reversed x {NEXT} x", KAZEMNEJAD),
+VARIANTS = {  # an example, what is drawn, and whose task it is
+    "unique": ("c a b <sep> c a b", "distinct symbols", "Zhou et al. 2023; Huang et al. 2025"),
+    "repeated": ("a b b <sep> a b b", "symbols", f"{KAZEMNEJAD}; Huang et al. 2025"),
+    "same": ("c c c <sep> c c c", "one symbol", KAZEMNEJAD),
+    "double": (f"c a <sep> c a {NEXT} c a", "symbols, twice", KAZEMNEJAD),
+    "reverse": ("c a b <sep> b a c", "symbols, the last first", KAZEMNEJAD),
+    "reverse_double": (f"c a <sep> a c {NEXT} a c", "the same, twice", KAZEMNEJAD),
+    "reverse_copy": (f"c a <sep> a c {NEXT} c a", "reversed, then as they were", KAZEMNEJAD),
 }
 
 
@@ -45,14 +45,13 @@ class Copying(Task):
 
     @property
     def about(self) -> About:
-        drawn, written, citation = FORMS[self.variant]
+        example, meaning, citation = VARIANTS[self.variant]
         largest = self.symbols if self.variant == "unique" else 0
-        form = f"x <sep> {written}, x {drawn}"
-        return About(form, "symbols of x", citation, ("symbols",), largest=largest)
+        return About(example, meaning, "symbols", citation, ("symbols",), largest=largest)
 
     @property
     def _twice(self) -> bool:
-        return NEXT in FORMS[self.variant][1]
+        return NEXT in VARIANTS[self.variant][0]
 
     def most_target(self, length: int) -> int:
         return 2 * length + 1 if self._twice else length

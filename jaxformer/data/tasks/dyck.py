@@ -23,9 +23,9 @@ class Dyck(Task):
 
     @property
     def about(self) -> About:
-        form = "( [ ] { <sep> } ), the brackets that close it"
+        example, meaning = "( [ ] [ <sep> ] )", "the brackets that close it"
         citation = "Hewitt et al. 2020; Yao et al. 2021"
-        return About(form, "brackets of the prefix", citation, ("brackets",))
+        return About(example, meaning, "brackets of the prefix", citation, ("brackets",))
 
     @property
     def words(self) -> tuple[str, ...]:

@@ -29,7 +29,7 @@ class BinaryMajority(Task):
 
     @property
     def about(self) -> About:
-        return About("0 1 1 <sep> 1, the bit that is there more often", "bits", "Huang et al. 2025")
+        return About("0 1 1 <sep> 1", "the more frequent bit", "bits", "Huang et al. 2025")
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -60,8 +60,8 @@ class Majority(Task):
 
     @property
     def about(self) -> About:
-        form = "c a c <sep> c, the symbol that is there most often"
-        return About(form, "symbols", self.citation, ("symbols",))
+        meaning = "the most frequent symbol"
+        return About("c a c <sep> c", meaning, "symbols", self.citation, ("symbols",))
 
     @property
     def words(self) -> tuple[str, ...]:

@@ -18,8 +18,8 @@ class SumMod(Task):
 
     @property
     def about(self) -> About:
-        form = "3 9 4 <sep> 6, the sum modulo 10"
-        return About(form, "digits", "Kazemnejad et al. 2023", ("modulus",))
+        meaning = "the sum modulo 10"
+        return About("3 9 4 <sep> 6", meaning, "digits", "Kazemnejad et al. 2023", ("modulus",))
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -48,9 +48,9 @@ class Parity(Task):
     @property
     def about(self) -> About:
         if self.steps:
-            return About("0 1 1 <sep> 0 1 0, of each prefix", "bits", "Anil et al. 2022")
+            return About("0 1 1 <sep> 0 1 0", "parity of each prefix", "bits", "Anil et al. 2022")
         citation = "Delétang et al. 2022; Kazemnejad et al. 2023"
-        return About("0 1 1 <sep> 0, 1 if the ones are odd", "bits", citation)
+        return About("0 1 1 <sep> 0", "1 if the ones are odd", "bits", citation)
 
     @property
     def words(self) -> tuple[str, ...]:

@@ -33,8 +33,8 @@ class SelectiveCopy(Task):
 
     @property
     def about(self) -> About:
-        form = "_ c _ a b _ <sep> c a b"
-        return About(form, "symbols", "Gu and Dao 2023; Jing et al. 2019", ("symbols",))
+        example, meaning = "_ c _ a b _ <sep> c a b", "all but the blanks"
+        return About(example, meaning, "symbols", "Gu and Dao 2023; Jing et al. 2019", ("symbols",))
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -70,9 +70,16 @@ class AssociativeRecall(Task):
 
     @property
     def about(self) -> About:
-        form = "c 3 a 1 b 7 a 1, the last one supervised"
-        citation = "Ba et al. 2016; Arora et al. 2023"
-        return About(form, "pairs", citation, ("symbols",), separator=False, largest=self.symbols)
+        example, meaning = "c 3 a 1 b 7 a <sep> 1", "the digit after that key"
+        return About(
+            example,
+            meaning,
+            "pairs",
+            "Ba et al. 2016; Arora et al. 2023",
+            ("symbols",),
+            separator=False,
+            largest=self.symbols,
+        )
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -112,9 +119,15 @@ class FlipFlop(Task):
 
     @property
     def about(self) -> About:
-        form = "w 1 i 0 r 1 i 0 r 1, the last bit supervised"
-        length_is, citation = "instructions", "Liu et al. 2023"
-        return About(form, length_is, citation, ("ignore",), separator=False, smallest=2)
+        return About(
+            "w 1 i 0 r 1 i 0 r <sep> 1",
+            "the bit last written",
+            "instructions",
+            "Liu et al. 2023",
+            ("ignore",),
+            separator=False,
+            smallest=2,
+        )
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -130,7 +143,7 @@ class FlipFlop(Task):
     def sample(self, key: jax.Array, length: jax.Array, room: int) -> Problem:
         keys = jax.random.split(key, 3)
         index = jnp.arange(room)
-        is_ignored = jax.random.uniform(keys[0], (room,)) < self.ignore
+        is_ignored = raw(keys[0], room) < round(self.ignore * 2**31)
         does = jnp.where(is_ignored, IGNORE, symbols(keys[1], room, 2))
         does = jnp.where(index == 0, WRITE, jnp.where(index == length - 1, READ, does))
         drawn = symbols(keys[2], room, 2)

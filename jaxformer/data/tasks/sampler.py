@@ -61,7 +61,7 @@ class Sampler:
 
     def train_row(self, data_seed: jax.Array, number: jax.Array) -> Batch:
         """Training example `number`, counted over all epochs; arrays [width]."""
-        key = _key(data_seed, TRAIN)
+        key = stream(data_seed, TRAIN)
         if self.num_examples:
             epoch, place = number // self.num_examples, number % self.num_examples
             number = shuffled(place, self.num_examples, jax.random.fold_in(key, epoch + 1))
@@ -69,13 +69,13 @@ class Sampler:
 
     def validation_row(self, data_seed: jax.Array, number: jax.Array) -> Batch:
         """As training rows, but for their prompts."""
-        return self._row_between(_key(data_seed, VALIDATION), number, held_out=True)
+        return self._row_between(stream(data_seed, VALIDATION), number, held_out=True)
 
     def test_row(
         self, seed: jax.Array, length: jax.Array, number: jax.Array, room: int, width: int
     ) -> Batch:
         """Test example `number` of a length up to `room`, in a row of `width` inputs."""
-        key = jax.random.fold_in(jax.random.fold_in(_key(seed, TEST), length), number)
+        key = jax.random.fold_in(jax.random.fold_in(stream(seed, TEST), length), number)
         return self._row(key, length, room, width, held_out=True)
 
     def _row_between(self, key: jax.Array, number: jax.Array, held_out: bool) -> Batch:
@@ -223,5 +223,6 @@ def shuffled(place: jax.Array, count: int, key: jax.Array) -> jax.Array:
     return jax.lax.while_loop(lambda x: x >= count, permute, permute(jnp.uint32(place)))
 
 
-def _key(seed: jax.Array, stream: int) -> jax.Array:
-    return jax.random.fold_in(jax.random.key(jnp.uint32(seed)), stream)
+def stream(seed: jax.Array, number: int) -> jax.Array:
+    """The key of one of a seed's streams."""
+    return jax.random.fold_in(jax.random.key(jnp.uint32(seed)), number)

@@ -21,10 +21,12 @@ class Sort(Task):
     def about(self) -> About:
         if self.distinct:
             citation = "Zhou et al. 2023; Huang et al. 2025"
-            form = "40 7 12 <sep> 7 12 40, distinct numbers"
-            return About(form, "numbers", citation, ("symbols",), largest=self.symbols)
-        form = "1 0 4 1 <sep> 0 1 1 4"
-        return About(form, "numbers", "Delétang et al. 2022", ("symbols",))
+            example, largest = "40 7 12 <sep> 7 12 40", self.symbols
+            return About(
+                example, "distinct numbers", "numbers", citation, ("symbols",), largest=largest
+            )
+        example = "1 0 4 1 <sep> 0 1 1 4"
+        return About(example, "few numbers", "numbers", "Delétang et al. 2022", ("symbols",))
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -55,9 +57,9 @@ class Count(Task):
 
     @property
     def about(self) -> About:
-        form = "7 10 <sep> 7 8 9 10"
-        length_is = "numbers to write"
-        return About(form, length_is, "Zhou et al. 2023", ("symbols",), largest=self.symbols)
+        example, meaning, length_is = "7 10 <sep> 7 8 9 10", "from … to …", "numbers to write"
+        citation = "Zhou et al. 2023"
+        return About(example, meaning, length_is, citation, ("symbols",), largest=self.symbols)
 
     @property
     def words(self) -> tuple[str, ...]:

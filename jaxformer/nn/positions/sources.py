@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxformer.config import ModelConfig
+from jaxformer.errors import UserError
 from jaxformer.nn import masks
 from jaxformer.nn.dropout import RowKey
 from jaxformer.nn.positions import position_bound
@@ -124,11 +125,29 @@ class Abacus(PositionSource):
         return jnp.isin(tokens, jnp.array(self.abacus.digits, jnp.int32))
 
 
+class Coupled(PositionSource):
+    """Ids of a task, equal where tokens belong together, such as digits of one place; 0 for others.
+
+    Cho et al. 2024: training adds an offset to all but 0, uniform on what the range has room for.
+    Only rows of the task have them: there are none of a text to go on with.
+    """
+
+    is_default = False
+
+    def train(
+        self, tokens_BL: jax.Array, segment_ids_BL: jax.Array, positions_BL: jax.Array, key: RowKey
+    ) -> jax.Array:
+        starts_BL = self.range - masks.extents(positions_BL, segment_ids_BL) + 1
+        shifted_BL = positions_BL + _uniform(key, segment_ids_BL, starts_BL)
+        return jnp.where(positions_BL > 0, shifted_BL, 0)
+
+
 SOURCES: dict[str, type[PositionSource]] = {
     "contiguous": PositionSource,
     "offset": Offset,
     "randomized": Randomized,
     "abacus": Abacus,
+    "coupled": Coupled,
 }
 
 
@@ -164,7 +183,14 @@ def evaluation_ids(
     rows_B: jax.Array,
     name: str = "positions",
 ) -> jax.Array:
-    """int32[B, L]: the ids that evaluation gives to tokens, those of a source by its `name`."""
+    """int32[B, L]: the ids that evaluation gives to tokens, those of a source by its `name`.
+
+    Raises UserError where only rows of the data have them.
+    """
+    if cfg.position.source.kind == "coupled":
+        what = "is coupled: the ids are in the rows of the task"
+        mend = "evaluate by length, without samples (suite lengths)"
+        raise UserError("model.position.source.kind", what, mend)
     positions_BL = masks.contiguous_positions(segment_ids_BL)
     key = evaluation_key(rows_B).fold(name)
     return make_source(cfg).test(tokens_BL, segment_ids_BL, positions_BL, key)
