@@ -2,9 +2,10 @@
 
     python -m benchmarks.seeds [--seeds=8] [--steps=2500] [--log_every=50]
 
-The model and task are experiment E4's of the notes: unique copy, two layers, one head, d_model 64,
-rows of 32. Every line is measured in a process of its own, so that each compiles what it needs,
-with all that train.py does: metrics, one evaluation, one checkpoint. Nothing else should run.
+What is trained is configs/lengths/copy.py without positions: two layers, one head, d_model 64,
+batches of 32. Every line is measured in a process of its own, so that each compiles what it needs,
+with all that train.py does: metrics, an evaluation and a checkpoint at the end. Nothing else should
+run meanwhile.
 """
 
 import argparse
@@ -15,7 +16,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from configs import base
+from configs.lengths import copy
 from jaxformer.evaluation.report import markdown
 
 WAYS = {
@@ -27,14 +28,10 @@ WAYS = {
 
 def values(steps: int, log_every: int) -> dict[str, Any]:
     """The config of a run."""
-    c = base.get_config()
-    c.model.update(num_layers=2, num_heads=1, d_model=64, max_length=64)
+    c = copy.get_config()
     c.model.position.kind = "none"
-    c.data.update(source="task", length=27)
-    c.data.task.update(name="copy_unique", max_length=12, symbols=48)
-    c.train.update(num_epochs=0.0, num_steps=steps, batch_size=32, log_every=log_every)
-    c.train.update(eval_every=0, checkpoint_every=0)
-    c.schedule.update(peak_value=2e-3, warmup_steps=min(100, steps // 2))
+    c.train.update(num_steps=steps, log_every=log_every)
+    c.schedule.warmup_steps = min(c.schedule.warmup_steps, steps // 2)
     return c.to_dict()
 
 

@@ -43,9 +43,13 @@ DIRECT: dict[str, set[str]] = {
 EVERYTHING = set(DIRECT)
 DIRECT |= {"__init__": EVERYTHING, "cli": EVERYTHING | {"__init__"}}
 
-# Commands that nothing imports may stand above their unit: what they may import besides. This one
-# tries a user's position encoding in whole models, under the name that users expect.
-COMMANDS = {"jaxformer/nn/positions/check.py": {"analysis"}}
+# Commands that nothing imports may stand above their unit: what they may import besides. They have
+# the names that users expect: one tries a user's position encoding in whole models, one looks into a
+# trained run.
+COMMANDS = {
+    "jaxformer/nn/positions/check.py": {"analysis"},
+    "jaxformer/analysis/attention.py": {"evaluation", "run", "command"},
+}
 
 # Outside the package: for tests only, or above it.
 FORBIDDEN = {"torch", "tensorflow", "clu", "sklearn", "transformers", "tests", "configs"}

@@ -299,7 +299,7 @@ def test_groups(tmp_path, monkeypatch):
     assert shapes(number=5)[3:] == [2, 1, 2] or sorted(shapes(number=5)) == [1, 2, 3, 4]
     data_parallel = make_jobs(tmp_path, COPY | {"mesh.fsdp": 8, "model.d_model": 8})
     assert shapes(data_parallel, 0, data_parallel) == [1, 1]
-    with pytest.raises(UserError, match="--seeds_per_program is 2, but mesh.data × fsdp"):
+    with pytest.raises(UserError, match=r"--seeds_per_program: is 2, but mesh\.data × fsdp"):
         check_seeds(data_parallel, 2)
     check_seeds(data_parallel, 1)
 
