@@ -5,6 +5,7 @@ computes depends on it alone. With several devices each takes its share of the s
 """
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -131,7 +132,9 @@ def validate(
 ) -> list[dict[str, Any]]:
     """What the training loop's evaluation finds of each seed, on its own validation rows."""
     streams = [evaluation_batches(s, cfg.eval.batch_size, cfg.eval.max_rows) for s in sources]
-    parts = [programs.sums(params, stack(list(each))) for each in zip(*streams, strict=True)]
+    parts = [
+        programs.sums(params, stack(_filled(each))) for each in itertools.zip_longest(*streams)
+    ]
     found = jax.device_get(parts)
     results = []
     for own in ([at(part, index) for part in found] for index in range(len(sources))):
@@ -149,6 +152,13 @@ def stack(batches: Sequence[Arrays]) -> dict[str, np.ndarray]:
 def take(tree: Any, index: int) -> Any:
     """One seed's part of a group's arrays, on the first device."""
     return jax.device_put(at(jax.device_get(tree), index), replicated(None))
+
+
+def _filled(batches: Sequence[Arrays | None]) -> list[Arrays]:
+    """Batches of zeros, which weigh nothing, for seeds that have no more."""
+    some = next(batch for batch in batches if batch is not None)
+    blank = {name: np.zeros_like(rows) for name, rows in some.items()}
+    return [blank if batch is None else batch for batch in batches]
 
 
 def at(tree: Any, index: int) -> Any:

@@ -90,6 +90,7 @@ class Group:
         newest = self.saved.newest()
         self.before = self.saved.meta(newest) if newest is not None else {}
         self.step = self.before.get("step", 0)
+        self.losses: dict[str, float] = self.before.get("losses", {})  # of the newest checkpoint
         data = [open_data(job.config, own) for job, own in zip(jobs, folders, strict=True)]
         self.abouts = [describe_run(j.config, d) for j, d in zip(jobs, data, strict=True)]
         for job, own in zip(jobs, folders, strict=True):
@@ -123,7 +124,8 @@ class Group:
             batches = self.feed.batches(self.step, self._count())
         while self.step < end and not all(member.failure for member in self.members):
             if stop.name:
-                self._save({})
+                if self.step:
+                    self._save({})
                 self.saved.wait()
                 raise Preempted(self.step, stop.name)
             count = self._count()
@@ -203,7 +205,7 @@ class Group:
             "losses": losses,
             "seconds": self.clock.seconds(),
         }
-        self.before = about
+        self.losses = losses
         self.saved.save(self.step, self.state, about)
         if self.cfg.train.keep_best:
             self.saved.wait()
@@ -215,7 +217,7 @@ class Group:
         What a killed process had saved already stays.
         """
         digests = jax.device_get(self.programs.digest(self.state.params))
-        losses, every = self.before.get("losses", {}), self.cfg.train
+        every = self.cfg.train
         for index, member in enumerate(self.members):
             if member.failure:
                 continue
@@ -225,7 +227,7 @@ class Group:
                     continue
                 about = {"chain": member.log.chain.links, "seconds": self.clock.seconds()}
                 about |= {"parameters": as_hex(digests[index]), "loader": {"step": self.step}}
-                loss = losses.get(member.job.cell.name)
+                loss = self.losses.get(member.job.cell.name)
                 saved.save(self.step, take(self.state, index), self.abouts[index] | about, loss)
 
 
