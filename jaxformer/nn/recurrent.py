@@ -7,7 +7,6 @@ padding leaves the state as it is.
 import dataclasses
 import functools
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -59,9 +58,9 @@ class LstmLayer(nnx.Module):
 
     def __init__(self, cfg: ModelConfig, dtype: jnp.dtype):
         width, self.dtype = cfg.d_model, dtype
-        how: Any = {"bias": False, "initializer": parameters.scheme(cfg).kernel, "dtype": dtype}
-        self.input = Linear(width, 4 * width, **how)
-        self.recurrent = Linear(width, 4 * width, **how)
+        draw = parameters.scheme(cfg).kernel
+        self.input = Linear(width, 4 * width, bias=False, initializer=draw, dtype=dtype)
+        self.recurrent = Linear(width, 4 * width, bias=False, initializer=draw, dtype=dtype)
         self.bias = parameters.declare((4 * width,), _open_forget_gate)
 
     def __call__(
@@ -76,27 +75,39 @@ class LstmLayer(nnx.Module):
 
         starts: tokens that begin a document; real: those that are no padding.
         """
-        kernel_DF, bias_F = self.recurrent.kernel[...], self.bias[...]
-        gates_BLF = affine(x_BLD, self.input.kernel[...], bias_F, self.dtype)
+        gates_BLF = affine(x_BLD, self.input.kernel[...], self.bias[...], self.dtype)
+        kernel_DF = self.recurrent.kernel[...]
+        return _recur(kernel_DF, gates_BLF, starts_BL, real_BL, h_BD, c_BD, self.dtype)
 
-        def step(
-            carry: tuple[jax.Array, jax.Array], token: tuple[jax.Array, ...]
-        ) -> tuple[tuple[jax.Array, jax.Array], jax.Array]:
-            gates_BF, starts_B1, real_B1 = token
-            h_BD, c_BD = (jnp.where(starts_B1, 0.0, x_BD) for x_BD in carry)
-            gates_BF = gates_BF + affine(h_BD, kernel_DF, None, self.dtype)
-            i_BD, f_BD, g_BD, o_BD = jnp.split(gates_BF, 4, axis=1)
-            c_BD = jax.nn.sigmoid(f_BD) * c_BD + jax.nn.sigmoid(i_BD) * jnp.tanh(g_BD)
-            h_BD = jax.nn.sigmoid(o_BD) * jnp.tanh(c_BD)
-            kept = tuple(
-                jnp.where(real_B1, *pair) for pair in zip((h_BD, c_BD), carry, strict=True)
-            )
-            return kept, kept[0]
 
-        tokens = gates_BLF, starts_BL[..., None], real_BL[..., None]
-        by_time = [jnp.moveaxis(x, 1, 0) for x in tokens]
-        (h_BD, c_BD), h_LBD = jax.lax.scan(step, (h_BD, c_BD), by_time)
-        return jnp.moveaxis(h_LBD, 0, 1), h_BD, c_BD
+@functools.partial(jax.jit, static_argnums=6)  # who calls op by op compiles the loop only once
+def _recur(
+    kernel_DF: jax.Array,
+    gates_BLF: jax.Array,
+    starts_BL: jax.Array,
+    real_BL: jax.Array,
+    h_BD: jax.Array,
+    c_BD: jax.Array,
+    dtype: jnp.dtype,
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """The recurrence, given what the inputs add to the gates."""
+
+    def step(
+        carry: tuple[jax.Array, jax.Array], token: tuple[jax.Array, ...]
+    ) -> tuple[tuple[jax.Array, jax.Array], jax.Array]:
+        gates_BF, starts_B1, real_B1 = token
+        h_BD, c_BD = (jnp.where(starts_B1, 0.0, x_BD) for x_BD in carry)
+        gates_BF = gates_BF + affine(h_BD, kernel_DF, None, dtype)
+        i_BD, f_BD, g_BD, o_BD = jnp.split(gates_BF, 4, axis=1)
+        c_BD = jax.nn.sigmoid(f_BD) * c_BD + jax.nn.sigmoid(i_BD) * jnp.tanh(g_BD)
+        h_BD = jax.nn.sigmoid(o_BD) * jnp.tanh(c_BD)
+        h_BD, c_BD = (jnp.where(real_B1, *pair) for pair in zip((h_BD, c_BD), carry, strict=True))
+        return (h_BD, c_BD), h_BD
+
+    tokens = gates_BLF, starts_BL[..., None], real_BL[..., None]
+    by_time = [jnp.moveaxis(x, 1, 0) for x in tokens]
+    (h_BD, c_BD), h_LBD = jax.lax.scan(step, (h_BD, c_BD), by_time)
+    return jnp.moveaxis(h_LBD, 0, 1), h_BD, c_BD
 
 
 def _open_forget_gate(key: jax.Array, shape: Sequence[int]) -> jax.Array:
