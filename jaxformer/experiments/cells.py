@@ -72,8 +72,8 @@ def plan(
 
     Seed k is base["seed"] + k. `suite` is a name ('': the one for the data) and `lengths`, if
     given, replaces its lengths; those that a model has no positions for are left out of its
-    results. `select` names the checkpoint that is evaluated. Reads the data and checks every config; writes nothing. Raises UserError, which names
-    the cell.
+    results. `select` names the checkpoint that is evaluated. Reads the data and checks every
+    config; writes nothing. Raises UserError, which names the cell.
     """
     if lengths:
         parse_lengths(lengths)

@@ -4,7 +4,6 @@ import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from jaxformer.errors import UserError
 from jaxformer.evaluation import report
