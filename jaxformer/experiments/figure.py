@@ -25,8 +25,9 @@ from jaxformer.experiments.study import IN_PERCENT, Arm, Run, Task, interval, me
 INK, PAPER = "#1c1c1c", "#fefefe"  # index.html finds and replaces these two
 DOUBLING = 1.45  # lengths that grow by this factor or more from one to the next: a log axis
 ACROSS = 2  # panels side by side
+CROWD = 6  # arms from which on runs and bands are fainter
 WIDTH, HEIGHT, LEGEND = 5.6, 3.6, 0.085  # inches of a panel, and of a letter of the legend
-STYLE = {
+STYLE: Any = {
     "svg.hashsalt": "jaxformer",  # equal results give an equal file
     "svg.fonttype": "path",
     "text.color": INK,
@@ -76,7 +77,7 @@ def draw(
                 axes.set_xlabel(length_name)
             else:
                 _one_length(axes, task, name, looks)
-                axes.set_xlabel(f"{length_name}: {task.lengths[0]}")
+                axes.set_xlabel(f"{length_name}: {min(task.lengths)}")
             unit = " (%)" if name in IN_PERCENT else ""
             axes.set_ylabel(f"{title_of(name).split(' (')[0]}{unit}")
             if len(shown) > 1:
@@ -84,17 +85,14 @@ def draw(
         figure.legend(handles=handles, loc="outside right upper", frameon=False, fontsize=9)
         if stamp:
             figure.suptitle(stamp, color="#D55E00", fontsize=10, fontweight="bold")
-        figure.get_layout_engine().set(w_pad=0.08, h_pad=0.08)  # type: ignore[union-attr]
-        figure.draw_without_rendering()  # a layout of its own style, whoever saves it
     return figure
 
 
 def save(figure: Figure, kind: Literal["svg", "png"]) -> bytes:
     """The figure as a file; the same figure gives the same bytes."""
     buffer = io.BytesIO()
-    metadata: dict[str, Any] = {"svg": {"Date": None, "Creator": "jaxformer"}}.get(
-        kind, {"Software": "jaxformer"}
-    )
+    no_date = {"Date": None, "Creator": "jaxformer"}
+    metadata: Any = no_date if kind == "svg" else {"Software": "jaxformer"}
     with matplotlib.rc_context(STYLE):
         figure.savefig(buffer, format=kind, dpi=150, metadata=metadata)
     return buffer.getvalue()
@@ -125,6 +123,7 @@ def _over_lengths(
     axes: Any, task: Task, metric: str, looks: dict[str, dict], trained: Sequence[int]
 ) -> None:
     scale = _scale(metric)
+    faint = 0.5 if len(task.arms) > CROWD else 1.0
     for order, arm in enumerate(task.arms):
         look = looks[arm.name]
         for run in arm.runs if len(arm.runs) > 1 else ():
@@ -134,7 +133,7 @@ def _over_lengths(
                 color=look["color"],
                 linestyle=line,
                 linewidth=0.8,
-                alpha=0.45,
+                alpha=0.45 * faint,
                 zorder=2,
             )
         lengths, means, lows, highs = [], [], [], []
@@ -149,7 +148,7 @@ def _over_lengths(
             lows.append(scale * (value if math.isnan(low) else low))
             highs.append(scale * (value if math.isnan(high) else high))
         axes.fill_between(
-            lengths, lows, highs, color=look["color"], alpha=0.14, linewidth=0, zorder=1
+            lengths, lows, highs, color=look["color"], alpha=0.14 * faint, linewidth=0, zorder=1
         )
         axes.plot(lengths, means, **look, linewidth=2.2, markersize=5, zorder=3 + 0.01 * order)
     _length_axis(axes, task.lengths)
@@ -220,30 +219,31 @@ def _handles(
         for arm in task.arms:
             failures[arm.name][0] += len(arm.failed)
             failures[arm.name][1] += len(arm.runs)
+    over_lengths = any(len(task.lengths) > 1 for task, _ in shown)
     handles = []
     for name, look in looks.items():
         failed, of = failures[name]
-        label = f"{name} (id_failed {failed}/{of})" if failed else name
-        handles.append(Line2D([], [], **look, linewidth=2.2, markersize=5, label=_folded(label)))
+        if failed or over_lengths:  # otherwise an arm's name is below it
+            label = f"{name} (id_failed {failed}/{of})" if failed else name
+            arm = Line2D([], [], **look, linewidth=2.2, markersize=5)
+            arm.set_label(_folded(label))
+            handles.append(arm)
+    several = any(len(arm.runs) > 1 for task, _ in shown for arm in task.arms)
+    interval_of = "95 % interval of the mean" if several else "95 % interval"
+    if not over_lengths:
+        seed = Line2D([], [], color=INK, alpha=0.5, ls="none", marker="o", ms=4, label="one seed")
+        middle = Line2D([], [], color=INK, ls="none", marker="o", ms=8, label="mean")
+        return [*handles, middle, seed, Line2D([], [], color=INK, lw=1.6, label=interval_of)]
     thin = {"color": INK, "linewidth": 0.8, "alpha": 0.6}
-    if any(len(arm.runs) > 1 for task, _ in shown for arm in task.arms):
-        lines = any(len(task.lengths) > 1 for task, _ in shown)
-        if lines:
-            handles.append(Line2D([], [], **thin, label="one seed"))
-        else:
-            handles.append(
-                Line2D([], [], color=INK, alpha=0.5, ls="none", marker="o", ms=4, label="one seed")
-            )
-        if lines and any(failed for failed, _ in failures.values()):
+    if several:
+        handles.append(Line2D([], [], **thin, label="one seed"))
+        if any(failed for failed, _ in failures.values()):
             handles.append(Line2D([], [], **thin, ls=":", label="… that failed in distribution"))
-    if any(len(task.lengths) > 1 for task, _ in shown):
-        band = {"color": INK, "alpha": 0.2, "linewidth": 7}
-        handles.append(Line2D([], [], **band, label="95 % interval of the mean"))
-        if trained:
-            named = ", ".join(map(str, trained))
-            dashed = Line2D([], [], color=INK, ls=(0, (4, 2)), lw=1.2)
-            dashed.set_label(f"longest in training: {named}")
-            handles.append(dashed)
+    handles.append(Line2D([], [], color=INK, alpha=0.2, linewidth=7, label=interval_of))
+    if trained:
+        dashed = Line2D([], [], color=INK, ls=(0, (4, 2)), lw=1.2)
+        dashed.set_label(f"longest in training: {', '.join(map(str, trained))}")
+        handles.append(dashed)
     return handles
 
 

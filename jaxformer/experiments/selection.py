@@ -42,22 +42,21 @@ def check_selection(select: str, cfg: RunConfig) -> None:
         raise UserError("train.checkpoint_every", f"is 0 while --select={select}", mend)
 
 
-def candidates(select: str, folder: Path) -> list[int]:
-    """The steps to evaluate of a trained run: one, or of `ood` all that are kept."""
+def candidates(select: str, folder: Path) -> Sequence[int | None]:
+    """The steps to evaluate of a trained run: one, None for the newest, or of `ood` all kept."""
+    if select == "last":
+        return [None]
     checkpoints = Checkpoints(folder, read_only=True)
     try:
-        steps = checkpoints.steps()
-        best = checkpoints.best_step() if select == "id_validation" else None
+        if select == "ood":
+            return checkpoints.steps()
+        best = checkpoints.best_step()
     finally:
         checkpoints.close()
-    if select == "ood":
-        return steps
-    if best is not None:
-        return [best]
-    if select == "id_validation":
-        mend = "the validation loss was never finite"
+    if best is None:
+        mend = "it was never finite: train again with other settings"
         raise UserError(str(folder), "has no checkpoint with a validation loss", mend)
-    return steps[-1:]
+    return [best]
 
 
 def best_beyond(

@@ -7,6 +7,7 @@ is at least .99.
 """
 
 import dataclasses
+import functools
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -90,6 +91,11 @@ def read_study(rows: Sequence[Row], axes: Sequence[str]) -> list[Task]:
 
 def interval(grid: Sequence[Sequence[Point]]) -> Interval:
     """The hierarchical bootstrap's 95 % interval of the mean over runs and lengths."""
+    return _interval(tuple(map(tuple, grid)))
+
+
+@functools.lru_cache(maxsize=10_000)  # tables, figures and json ask for the same ones
+def _interval(grid: tuple[tuple[Point, ...], ...]) -> Interval:
     return bootstrap(*_split(grid))
 
 

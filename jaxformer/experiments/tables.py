@@ -6,6 +6,7 @@ means and deviations. Where runs failed in distribution, tables of all seeds and
 learned the task stand one after the other.
 """
 
+import dataclasses
 import math
 from collections.abc import Callable, Sequence
 
@@ -20,6 +21,7 @@ from jaxformer.experiments.formats import (
     title_of,
     value_of,
 )
+from jaxformer.experiments.reference import Reference, compare_tables
 from jaxformer.experiments.rows import ID
 from jaxformer.experiments.study import (
     IN_PERCENT,
@@ -33,10 +35,13 @@ from jaxformer.experiments.study import (
 from jaxformer.experiments.summary import learned, pairs, summary
 
 MAX_COLUMNS = 8  # lengths side by side; more go down the page, with arms side by side
+Runs = Callable[[Arm], Sequence[Run]]  # which runs of an arm a table is about
 FEW = 1000  # examples a length: below, a share is known to no better than 3 per cent
 
 
-def task_tables(task: Task, sizes: dict[str, int]) -> list[Table]:
+def task_tables(
+    task: Task, sizes: dict[str, int], reference: Reference | None = None
+) -> list[Table]:
     """All tables of one task; `sizes` are the parameters of each arm by name."""
     if not task.lengths:
         return [_validation(task, main=True)]
@@ -44,8 +49,10 @@ def task_tables(task: Task, sizes: dict[str, int]) -> list[Table]:
     some_failed = any(arm.failed for arm in task.arms)
     if some_failed:
         tables.append(summary(task, {}, "seeds that learned the task", learned))
+    if reference is not None:
+        tables += compare_tables(reference, task)
     title, unit = title_of(task.headline), "%, " if task.headline in IN_PERCENT else ""
-    of_runs = [("", lambda arm: arm.runs)]
+    of_runs: list[tuple[str, Runs]] = [("", lambda arm: arm.runs)]
     of_runs += [(", seeds that learned the task", learned)] if some_failed else []
     for suffix, runs in of_runs:
         shown = _by_length(task, task.headline, runs, _with_interval)
@@ -79,20 +86,20 @@ def _with_deviation(metric: str, points: Sequence[Point]) -> str:
 def _by_length(
     task: Task,
     metric: str,
-    runs: Callable[[Arm], Sequence[Run]],
+    runs: Runs,
     shown: Callable[[str, Sequence[Point]], str],
 ) -> list[Line]:
     """Arms down and lengths across, or the other way round where lengths are many."""
+    arms = [arm for arm in task.arms if metric in arm.by_length]
     grid = {
-        arm.name: {
+        _label(arm): {
             _length(task, n): shown(metric, points) if points else ""
             for n in task.lengths
             for points in [arm.at(metric, n, runs(arm))]
         }
-        for arm in task.arms
-        if metric in arm.by_length
+        for arm in arms
     }
-    counts = {arm.name: str(len(runs(arm))) for arm in task.arms}
+    counts = {_label(arm): str(len(runs(arm))) for arm in arms}
     if len(task.lengths) <= MAX_COLUMNS:
         return [{"arm": name, "seeds": counts[name]} | cells for name, cells in grid.items()]
     return [
@@ -103,6 +110,10 @@ def _by_length(
     ]
 
 
+def _label(arm: Arm) -> str:
+    return f"{arm.name} (id_failed)" if arm.failed else arm.name
+
+
 def _length(task: Task, length: int) -> str:
     return f"{length}*" if length in task.exhaustive else str(length)
 
@@ -111,7 +122,7 @@ def _remarks(task: Task) -> str:
     """What to know before reading shares by length."""
     remarks = []
     if inside := task.of(ID):
-        of = f"{inside[0]} to {inside[-1]}" if len(inside) > 1 else f"{inside[0]}"
+        of = f"{inside[0]} to {inside[-1]}" if len(inside) > 1 else str(min(inside))
         remarks.append(f"In distribution: {of}.")
     if mixed := [n for n in task.lengths if not task.buckets[n]]:
         listed = ", ".join(map(str, mixed))
@@ -134,14 +145,23 @@ def _remarks(task: Task) -> str:
 
 
 def _untrained(task: Task, metric: str) -> Table:
-    shown = _by_length(task, metric, lambda arm: arm.runs, value_of)
-    note = "Where this is not 0, the model is asked about what it was never taught."
+    met = [arm for arm in task.arms if _any(arm, metric)]
+    shown = _by_length(
+        dataclasses.replace(task, arms=tuple(met)), metric, lambda arm: arm.runs, value_of
+    )
+    note = "Of arms that meet any: there the model is asked about what it was never taught."
     return Table(f"By length: {title_of(metric)} (%)", shown, note)
+
+
+def _any(arm: Arm, metric: str) -> bool:
+    points = [p for of_run in arm.by_length.get(metric, {}).values() for p in of_run.values()]
+    return any(point.value for point in points)
 
 
 def _every_seed(task: Task) -> Table:
     """The headline of each run; Wilson's interval of shares of examples that were drawn."""
-    metric, grid = task.headline, {}
+    metric = task.headline
+    grid: dict[tuple[str, str], Line] = {}
     for arm in task.arms:
         for run in arm.runs:
             cells = {}
