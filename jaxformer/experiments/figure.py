@@ -165,8 +165,9 @@ def _one_length(axes: Any, task: Task, metric: str, looks: dict[str, dict]) -> N
         if not points:
             continue
         values = [scale * p.value for p in points]
-        spread = place + 0.12 + 0.2 * np.linspace(0, 1, len(values))
-        axes.plot(spread, values, **look, markersize=4, alpha=0.5)
+        if len(values) > 1:
+            spread = place + 0.12 + 0.2 * np.linspace(0, 1, len(values))
+            axes.plot(spread, values, **look, markersize=4, alpha=0.5)
         value, ends = np.mean(values), interval([[p] for p in points])
         if not math.isnan(ends.low):
             axes.vlines(place, scale * ends.low, scale * ends.high, color=look["color"], lw=1.6)
@@ -233,7 +234,8 @@ def _handles(
     if not over_lengths:
         seed = Line2D([], [], color=INK, alpha=0.5, ls="none", marker="o", ms=4, label="one seed")
         middle = Line2D([], [], color=INK, ls="none", marker="o", ms=8, label="mean")
-        return [*handles, middle, seed, Line2D([], [], color=INK, lw=1.6, label=interval_of)]
+        bar = Line2D([], [], color=INK, lw=1.6, label=interval_of)
+        return [*handles, *([middle, seed] if several else []), bar]
     thin = {"color": INK, "linewidth": 0.8, "alpha": 0.6}
     if several:
         handles.append(Line2D([], [], **thin, label="one seed"))

@@ -8,6 +8,7 @@ is at least .99.
 
 import dataclasses
 import functools
+import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -15,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxformer.evaluation.coverage import UNTRAINED
-from jaxformer.evaluation.statistics import Comparison, Interval, bootstrap, compare
+from jaxformer.evaluation.statistics import Comparison, Interval, bootstrap, compare, wilson
 from jaxformer.experiments.rows import ID, SHARES, Row, metrics
 
 HEADLINES = ("agreement", "exact_match", "loss", "nll")  # the first of these is shown
@@ -90,12 +91,18 @@ def read_study(rows: Sequence[Row], axes: Sequence[str]) -> list[Task]:
 
 
 def interval(grid: Sequence[Sequence[Point]]) -> Interval:
-    """The hierarchical bootstrap's 95 % interval of the mean over runs and lengths."""
+    """The hierarchical bootstrap's 95 % interval of the mean over runs and lengths.
+
+    Of a single share it is Wilson's, which is not empty at 0 and 1.
+    """
     return _interval(tuple(map(tuple, grid)))
 
 
 @functools.lru_cache(maxsize=10_000)  # tables, figures and json ask for the same ones
 def _interval(grid: tuple[tuple[Point, ...], ...]) -> Interval:
+    first = grid[0][0]
+    if len(grid) == len(grid[0]) == 1 and first.trials and math.isfinite(first.value):
+        return wilson(first.value * first.trials, first.trials)
     return bootstrap(*_split(grid))
 
 

@@ -52,12 +52,12 @@ def task_tables(
     if reference is not None:
         tables += compare_tables(reference, task)
     title, unit = title_of(task.headline), "%, " if task.headline in IN_PERCENT else ""
-    of_runs: list[tuple[str, Runs]] = [("", lambda arm: arm.runs)]
-    of_runs += [(", seeds that learned the task", learned)] if some_failed else []
-    for suffix, runs in of_runs:
-        shown = _by_length(task, task.headline, runs, _with_interval)
-        of = f"By length{suffix}: {title} ({unit}mean and 95 % interval)"
-        tables.append(Table(of, shown, "" if suffix else _remarks(task)))
+    of = f"{title} ({unit}mean and 95 % interval)"
+    shown = _by_length(task, task.headline, lambda arm: arm.runs, _with_interval)
+    tables.append(Table(f"By length: {of}", shown, _remarks(task)))
+    if some_failed:
+        shown = _by_length(task, task.headline, learned, _with_interval)
+        tables.append(Table(f"By length, seeds that learned the task: {of}", shown, main=False))
     tables += [_untrained(task, metric) for metric in task.metrics if metric in UNTRAINED]
     tables += pairs(task)
     for metric in task.metrics:
@@ -92,26 +92,27 @@ def _by_length(
     """Arms down and lengths across, or the other way round where lengths are many."""
     arms = [arm for arm in task.arms if metric in arm.by_length]
     grid = {
-        _label(arm): {
+        arm.name: {
             _length(task, n): shown(metric, points) if points else ""
             for n in task.lengths
             for points in [arm.at(metric, n, runs(arm))]
         }
         for arm in arms
     }
-    counts = {_label(arm): str(len(runs(arm))) for arm in arms}
+    labels = {arm.name: _label(arm, runs(arm)) for arm in arms}
+    counts = {arm.name: str(len(runs(arm))) for arm in arms}
     if len(task.lengths) <= MAX_COLUMNS:
-        return [{"arm": name, "seeds": counts[name]} | cells for name, cells in grid.items()]
+        return [{"arm": labels[n], "seeds": counts[n]} | cells for n, cells in grid.items()]
     return [
         {"length": length, "": "in training" if task.buckets[n] == ID else ""}
-        | {name: cells[length] for name, cells in grid.items()}
+        | {labels[name]: cells[length] for name, cells in grid.items()}
         for n in task.lengths
         for length in [_length(task, n)]
     ]
 
 
-def _label(arm: Arm) -> str:
-    return f"{arm.name} (id_failed)" if arm.failed else arm.name
+def _label(arm: Arm, runs: Sequence[Run]) -> str:
+    return f"{arm.name} (id_failed)" if set(arm.failed) & set(runs) else arm.name
 
 
 def _length(task: Task, length: int) -> str:
