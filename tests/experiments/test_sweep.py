@@ -214,7 +214,7 @@ def test_another_suite_evaluates_again_without_training(copy, whole, folder, cap
 
 
 def test_results_are_kept_whatever_their_values_and_columns_are(tmp_path):
-    """Three seeds with written results: nan, schemes that only one arm has, one without a length."""
+    """Three seeds with written results: nan, and schemes that only one arm has."""
     cells = [Cell({"a.b": arm}, seed, f"{arm}{seed}", "e") for arm in "xy" for seed in range(3)]
     plan = Plan(cells, {"seeds": "0, 1, 2"}, {})
     write_plan(tmp_path, plan)
