@@ -16,12 +16,12 @@ from jaxformer.experiments.page import Drawing, Part, make_page
 from jaxformer.experiments.protocol import STAMP
 from jaxformer.experiments.reference import Reference, check_values
 from jaxformer.experiments.results import Plan, read_rows, write_rows
-from jaxformer.experiments.rows import columns
+from jaxformer.experiments.rows import SHARES, columns
 from jaxformer.experiments.study import Task, interval, read_study
 from jaxformer.experiments.summary import over_tasks
 from jaxformer.experiments.tables import task_tables
 
-MAX_FIGURES = 4  # in index.html of a single task, besides the headline's
+DRAWN = (*SHARES, "token_accuracy_tf", "loss", "nll", "loss_last")  # if a task is alone
 
 
 class Report(NamedTuple):
@@ -52,13 +52,14 @@ def write_report(out: Path, plan: Plan, reference: Reference | None = None) -> R
     document = f"{everything}\n## Protocol\n\n{protocol}" if protocol else everything
     paths.append(report.write_atomic(out / "table.md", document))
     drawn = [task for task in tasks if task.lengths]
-    most = MAX_FIGURES if len(drawn) == 1 else 0
-    figures = {task.name: _drawings(task, plan, stamp, most) for task in drawn}
+    figures: dict[str, list[Drawing]] = {}
     if drawn:
         whole = _draw(drawn, "", plan, stamp)
         for kind in ("svg", "png"):
             path = out / f"plot.{kind}"
             paths.append(report.write_atomic(path, figure.save(whole, kind)))
+        alone = len(drawn) == 1
+        figures = {task.name: _drawings(task, plan, stamp, alone) for task in drawn}
     sections = [Part("Failed", [], first)] if first else []
     sections += [Part("Over tasks", [], across)] if across else []
     sections += [Part(name, figures.get(name, []), tables) for name, tables in parts.items()]
@@ -115,9 +116,9 @@ def _axes(plan: Plan) -> str:
     return " × ".join(axis.removeprefix("model.") for axis in plan.axes) or "one setting"
 
 
-def _drawings(task: Task, plan: Plan, stamp: str, most: int) -> list[Drawing]:
-    """The headline's figure, and folded those of what else was measured by length."""
-    others = [m for m in task.metrics if m != task.headline][:most]
+def _drawings(task: Task, plan: Plan, stamp: str, alone: bool) -> list[Drawing]:
+    """The headline's figure; of a task that is alone also others, folded."""
+    others = [m for m in task.metrics if m in DRAWN and m != task.headline] if alone else []
     shown = []
     for metric in [task.headline, *others]:
         svg = figure.save(_draw([task], metric, plan, stamp), "svg").decode()

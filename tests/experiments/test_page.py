@@ -3,6 +3,7 @@
 import json
 import re
 from html.parser import HTMLParser
+from xml.etree import ElementTree
 
 import pytest
 
@@ -70,7 +71,7 @@ def test_the_page_is_one_well_formed_file(out):
 
 def test_the_page_shows_the_tables_the_figures_and_the_protocol(out):
     page = Reader((out / "index.html").read_text())
-    assert page.tags.count("svg") == 4  # exact match, without the end, loss, untrained ids
+    assert page.tags.count("svg") == 3  # exact match, without the end, loss
     folded = [text for tag, text in page.texts if tag == "summary"]
     shown = [text for tag, text in page.texts if tag == "h3"]
     assert "Exact match, end token included (%), all seeds" in shown
@@ -86,7 +87,8 @@ def test_the_page_shows_the_tables_the_figures_and_the_protocol(out):
 def test_figures_take_the_colours_of_the_page(out):
     text = (out / "index.html").read_text()
     assert "currentColor" in text
-    svg = text[text.index("<svg") : text.index("</svg>")]
+    svg = text[text.index("<svg") : text.index("</svg>") + 6]
+    assert ElementTree.fromstring(svg).get("role") == "img"
     assert "#1c1c1c" not in svg
     assert "#fefefe" not in svg
     assert "#0072b2" in svg.lower()
@@ -116,7 +118,7 @@ def test_results_json_has_rows_protocol_and_statistics(out):
     assert found["stamp"] == ""
     assert found["protocol"]["begin token"] == "yes"
     assert found["versions"] == {"python": "3.11"}
-    assert len(found["rows"]) == 11  # of 15 tests and splits: 4 + 1 twice, then 4 + 1, 3 + 1
+    assert len(found["rows"]) == 15 + 4  # lengths of four runs, and the validation split of each
     [line] = [
         line
         for line in found["by_length"]

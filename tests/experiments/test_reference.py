@@ -125,8 +125,8 @@ def test_the_reference_that_is_shipped():
     assert len(reference.tasks) == 12
     assert {r.seeds for r in reference.rows} == {3}
     assert {r.arm for r in reference.rows} == {"none", "t5", "alibi", "rope", "sinusoidal"}
-    first = values["pcfg/productivity", "sinusoidal", 9]
+    first = values["pcfg_productivity", "sinusoidal", 9]
     assert (first.mean, first.std) == (0.4926, 0.0184)
-    assert values["copy/one_symbol", "none", 40].mean > 0.9
-    assert values["copy/one_symbol", "rope", 21].mean < 0.01
+    assert values["copy_same", "none", 40].mean > 0.9
+    assert values["copy_same", "rope", 21].mean < 0.01
     assert "Kazemnejad et al. 2023" in reference.remarks

@@ -265,7 +265,7 @@ def bad_inputs(folder: Path) -> list[tuple[list[str], str, str]]:
         ([*good, "--report"], f"{folder / 'new'}", "has no sweep.json"),
         ([*good, "--compare=kazemnejad2024"], "--compare", "one of kazemnejad2023"),
         ([*good, "--compare=kazemnejad2023"], "--compare", "finds no task text"),
-        ([*good, "--compare=kazemnejad2023:copy/two"], "--compare", "choose from pcfg/"),
+        ([*good, "--compare=kazemnejad2023:copy_two"], "--compare", "choose from pcfg_"),
         ([*good, f"--compare={folder / 'text.txt'}"], "--compare", "finds no file"),
         ([*good, f"--compare={folder / 'bad.csv'}"], f"{folder / 'bad.csv'}", "no column mean"),
         ([*good, "--select=best"], "--select", "choose from last, id_validation, ood"),

@@ -28,16 +28,16 @@ def test_the_summary_flags_seeds_that_did_not_learn_the_task(tables):
     table = tables["Exact match, end token included (%), all seeds"]
     assert report.markdown(table.lines) == (
         "| arm  | seeds | learned | flag      | in distribution | beyond training "
-        "| 95 % interval |  std |  min |  max |  IQM |        L50 |        L90 |        L99 "
+        "| 95 % interval |  std |  min |  max |  IQM | L50 |        L90 |        L99 "
         "| parameters |\n"
         "| ---- | ----: | ------: | --------- | --------------: | --------------: "
-        "| ------------- | ---: | ---: | ---: | ---: | ---------: | ---------: | ---------: "
+        "| ------------- | ---: | ---: | ---: | ---: | --: | ---------: | ---------: "
         "| ---------: |\n"
         "| none |     2 |     2/2 |           |            99.8 |            57.5 "
-        "| [50.0, 65.0]  | 10.6 | 50.0 | 65.0 | 57.5 |          6 | 4 (4 to 6) |          4 "
+        "| [50.0, 65.0]  | 10.6 | 50.0 | 65.0 | 57.5 |   6 | 4 (4 to 6) |          4 "
         "|      1,234 |\n"
         "| rope |     2 |     1/2 | id_failed |            90.0 |             5.0 "
-        "| –             |    – |  5.0 |  5.0 |  5.0 |          4 | 2 (2 to 4) | – (– to 4) "
+        "| –             |    – |  5.0 |  5.0 |  5.0 |   4 | 2 (2 to 4) | – (– to 4) "
         "|      1,234 |\n"
     )
     assert "L50, L90, L99: longest tested length" in table.note
