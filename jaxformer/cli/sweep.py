@@ -23,9 +23,9 @@ usage: python sweep.py --config=configs/NAME.py[:ARG] --axis=FIELD=VALUE,… --o
   --report    only write these files from the cells in --out; needs no --config
   --compare   published numbers to put beside: a csv file (columns arm, length, mean; task, std,
               seeds) or a name in configs/references/, such as kazemnejad2023:copy_same
-  --select    the checkpoint that is evaluated: last (default), or id_validation, of lowest
-              validation loss, which needs --config.train.keep_best=1; ood, the best beyond the
-              training lengths, needs --allow_ood_selection, which stamps all results
+  --select    the checkpoint that is evaluated: last (default); id_validation, of lowest
+              validation loss; ood, the best beyond the training lengths, which stamps all results
+              and needs --allow_ood_selection. Both need --config.train.keep_best=1
   --dry_run   list the cells, their parameters and examples; train and write nothing
   --debug     show the traceback of an error
 """

@@ -31,9 +31,9 @@ def check_flags(select: str, allow_ood: bool) -> None:
 
 def check_selection(select: str, cfg: RunConfig) -> None:
     """Raises UserError where a run would not keep the checkpoints that are chosen from."""
-    if select == "id_validation" and not cfg.train.keep_best:
-        mend = "set --config.train.keep_best=1: the best by validation loss is kept then"
-        raise UserError("train.keep_best", "is 0 while --select=id_validation", mend)
+    if select != "last" and not cfg.train.keep_best:
+        mend = "set --config.train.keep_best=1: checkpoints with their validation loss stay then"
+        raise UserError("train.keep_best", f"is 0 while --select={select}", mend)
     if select == "ood" and cfg.train.keep_latest < 2:
         mend = "keep all: set it to train.num_steps / train.checkpoint_every"
         raise UserError("train.keep_latest", "is below 2 while --select=ood", mend)
