@@ -14,8 +14,8 @@ from jaxformer.experiments import figure
 from jaxformer.experiments.formats import Table, title_of
 from jaxformer.experiments.page import Drawing, Part, make_page
 from jaxformer.experiments.protocol import STAMP
-from jaxformer.experiments.reference import Reference, check_values
-from jaxformer.experiments.results import Plan, read_rows, write_rows
+from jaxformer.experiments.reference import Reference, find_problem
+from jaxformer.experiments.results import Plan, write_rows
 from jaxformer.experiments.rows import SHARES, columns
 from jaxformer.experiments.study import Task, interval, read_study
 from jaxformer.experiments.summary import over_tasks
@@ -32,19 +32,20 @@ class Report(NamedTuple):
 
 
 def write_report(out: Path, plan: Plan, reference: Reference | None = None) -> Report:
-    """Writes all files of a sweep. Raises UserError where published numbers cannot be compared."""
-    rows, failed = read_rows(out, plan.cells)
+    """Writes all files of a sweep.
+
+    Raises UserError where published numbers cannot be compared; the files are there without them.
+    """
+    rows, finished, failed = write_rows(out, plan)
     tasks = read_study(rows, plan.axes)
-    if reference is not None:
-        check_values(reference, tasks)
-    ended = len({row["config_hash"] for row in rows})
-    status = f"{ended} of {len(plan.cells)} cells are finished."
+    problem = find_problem(reference, tasks) if reference is not None else None
+    reference = None if problem is not None else reference
+    status = f"{finished} of {len(plan.cells)} cells are finished."
     stamp = STAMP if any(row["selected_by"] == "ood" for row in rows) else ""
     first = [_failed(failed)] if failed else []
     parts = {task.name: _tables(task, plan, reference) for task in tasks}
     across = over_tasks(tasks)
     paths = [out / "results.csv"]
-    write_rows(out, plan)
     written = _json(plan, rows, tasks, status, stamp)
     paths.append(report.write_json(out / "results.json", written))
     everything = _markdown(status, stamp, first, parts, across)
@@ -66,6 +67,8 @@ def write_report(out: Path, plan: Plan, reference: Reference | None = None) -> R
     title = f"{', '.join(parts) or 'sweep'}: {_axes(plan)}"
     page = make_page(title, status, stamp, sections, plan.protocol, plan.versions)
     paths.append(report.write_atomic(out / "index.html", page))
+    if problem is not None:
+        raise problem
     main = {name: [table for table in tables if table.main] for name, tables in parts.items()}
     return Report(_markdown(status, stamp, first, main, across), paths)
 

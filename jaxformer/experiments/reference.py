@@ -109,14 +109,15 @@ def check_reference(reference: Reference, cells: Sequence[Cell]) -> None:
     raise UserError("--compare", f"finds none of the arms in {file}", f"it has {arms}")
 
 
-def check_values(reference: Reference, tasks: Sequence[Task]) -> None:
-    """Raises UserError for means in per cent, or else no share, of a task that counts shares."""
+def find_problem(reference: Reference, tasks: Sequence[Task]) -> UserError | None:
+    """What is wrong with means in per cent, or else no share, of a task that counts shares."""
     for task in tasks:
         for row in reference.of(task.name):
             if task.is_share and not 0 <= row.mean <= 1:
                 what = f"has mean {row.mean:g} at length {row.length}"
                 mend = f"{task.headline} is a share: give 0 to 1"
-                raise UserError(f"--compare {reference.name}", what, mend)
+                return UserError(f"--compare {reference.name}", what, mend)
+    return None
 
 
 def compare_tables(reference: Reference, task: Task) -> list[Table]:

@@ -4,6 +4,7 @@ import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from jaxformer.errors import UserError
 from jaxformer.evaluation import report
@@ -80,25 +81,28 @@ def read_record(out: Path, cell: Cell) -> Record | None:
         raise UserError(str(path), f"cannot be read ({error})", "delete it to evaluate again")
 
 
-def read_rows(out: Path, cells: Sequence[Cell]) -> tuple[list[Row], list[tuple[Cell, str]]]:
-    """The rows of all cells that are finished, and those that failed with the reason."""
-    rows, failed = [], []
-    for cell in cells:
-        record = read_record(out, cell)
-        if record is None:
-            continue
-        if record.failed:
-            failed.append((cell, record.failed))
-        rows += _rows(cell, record)
-    return rows, failed
+class Found(NamedTuple):
+    """The rows of all cells that came to an end, how many did, and which failed for what reason."""
+
+    rows: list[Row]
+    finished: int
+    failed: list[tuple[Cell, str]]
 
 
-def write_rows(out: Path, plan: Plan) -> list[Row]:
+def read_rows(out: Path, cells: Sequence[Cell]) -> Found:
+    records = [(cell, record) for cell in cells if (record := read_record(out, cell))]
+    rows = [row for cell, record in records for row in _rows(cell, record)]
+    failed = [(cell, record.failed) for cell, record in records if record.failed]
+    return Found(rows, len(records) - len(failed), failed)
+
+
+def write_rows(out: Path, plan: Plan) -> Found:
     """Writes results.csv from the records on the disk."""
-    rows, _ = read_rows(out, plan.cells)
-    names = columns(rows, plan.axes)
-    report.write_csv(out / "results.csv", [{n: row.get(n, "") for n in names} for row in rows])
-    return rows
+    found = read_rows(out, plan.cells)
+    names = columns(found.rows, plan.axes)
+    lines = [{name: row.get(name, "") for name in names} for row in found.rows]
+    report.write_csv(out / "results.csv", lines)
+    return found
 
 
 def _rows(cell: Cell, record: Record) -> list[Row]:
@@ -108,5 +112,5 @@ def _rows(cell: Cell, record: Record) -> list[Row]:
         "selected_by": record.selected_by,
         "config_hash": cell.name,
     }
-    first = {"task": cell.task, **cell.arm, **seeds}
+    first = {"task": cell.task or "sweep", **cell.arm, **seeds}
     return [full_row(first, row, cell.trained_up_to, last) for row in widened(record.results)]

@@ -49,5 +49,5 @@ def made_plan(
 
 def made_task(out: Path, *, exhaustive: bool = True) -> Task:
     plan = made_plan(out, exhaustive=exhaustive)
-    [task] = read_study(read_rows(out, plan.cells)[0], plan.axes)
+    [task] = read_study(read_rows(out, plan.cells).rows, plan.axes)
     return task

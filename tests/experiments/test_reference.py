@@ -5,10 +5,11 @@ import dataclasses
 import pytest
 
 from jaxformer.errors import UserError
+from jaxformer.experiments.publish import write_report
 from jaxformer.experiments.reference import (
     check_reference,
-    check_values,
     compare_tables,
+    find_problem,
     read_reference,
 )
 from tests.experiments.made_results import made_plan, made_task
@@ -84,8 +85,23 @@ def test_what_cannot_be_compared_is_refused_before_training(file, tmp_path):
     with pytest.raises(UserError, match="none of the arms in paper, it has none, rotary, rope"):
         check_reference(read_reference(str(file)), arms)
     file.write_text(TEXT.replace("0.75", "75"))
-    with pytest.raises(UserError, match="has mean 75 at length 6, exact_match is a share"):
-        check_values(read_reference(str(file)), [made_task(tmp_path / "sweep")])
+    problem = find_problem(read_reference(str(file)), [made_task(tmp_path / "sweep")])
+    assert "has mean 75 at length 6, exact_match is a share: give 0 to 1" in str(problem)
+
+
+def test_a_report_is_written_before_a_bad_comparison_is_refused(file, tmp_path):
+    """Nobody loses the tables of a day's training to a reference in per cent."""
+    out = tmp_path / "sweep"
+    plan = made_plan(out)
+    file.write_text(TEXT.replace("0.75", "75"))
+    with pytest.raises(UserError, match="is a share"):
+        write_report(out, plan, read_reference(str(file)))
+    assert "Beside" not in (out / "table.md").read_text()
+    file.write_text(TEXT)
+    text = write_report(out, plan, read_reference(str(file))).text
+    assert "## Beside paper: exact match, end token included (%)" in text
+    assert "| none | none         |" in text
+    assert "Beside paper" in (out / "index.html").read_text()
 
 
 @pytest.mark.parametrize(

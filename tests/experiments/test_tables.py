@@ -144,7 +144,7 @@ def test_over_tasks_arms_are_ranked_by_task_and_seed(tmp_path):
     rows = []
     for name in ("copy", "sort"):
         plan = made_plan(tmp_path / name, task=name)
-        rows += read_rows(tmp_path / name, plan.cells)[0]
+        rows += read_rows(tmp_path / name, plan.cells).rows
     tasks = read_study(rows, [AXIS])
     [table] = over_tasks(tasks)
     assert [list(line.values()) for line in table.lines] == [
