@@ -31,8 +31,9 @@ from jaxformer.sharding import check_batch, make_mesh
 class Cell:
     """One run of a sweep: its setting on each axis, its seed, and the name of its folder.
 
-    `evaluation` is a hash of the suite: results of another one are not the cell's. The last three
-    are for tables: the task, its greatest length in training, and the size of the model.
+    `evaluation` is a hash of the suite: results of another one are not the cell's. The others
+    are for tables: the task, its greatest length in training, the size of the model, and the seed
+    of the data where it is not that of the parameters.
     """
 
     arm: Mapping[str, str]
@@ -42,6 +43,7 @@ class Cell:
     task: str = ""
     trained_up_to: int | None = None
     num_parameters: int = 0
+    data_seed: int | None = None
 
     @property
     def title(self) -> str:

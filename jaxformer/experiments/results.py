@@ -106,7 +106,8 @@ def write_rows(out: Path, plan: Plan) -> Found:
 
 
 def _rows(cell: Cell, record: Record) -> list[Row]:
-    seeds = {"seed": cell.seed, "data_seed": cell.seed}
+    data_seed = cell.seed if cell.data_seed is None else cell.data_seed
+    seeds = {"seed": cell.seed, "data_seed": data_seed}
     last = {
         "step": record.step,
         "selected_by": record.selected_by,
