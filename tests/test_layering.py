@@ -44,8 +44,8 @@ EVERYTHING = set(DIRECT)
 DIRECT |= {"__init__": EVERYTHING, "cli": EVERYTHING | {"__init__"}}
 
 # Commands that nothing imports may stand above their unit: what they may import besides. They have
-# the names that users expect: one tries a user's position encoding in whole models, one looks into a
-# trained run.
+# the names that users expect: one tries a user's position encoding in whole models, one looks into
+# a trained run.
 COMMANDS = {
     "jaxformer/nn/positions/check.py": {"analysis"},
     "jaxformer/analysis/attention.py": {"evaluation", "run", "command"},

@@ -23,8 +23,8 @@ from jaxformer.data.loader import evaluation_batches
 from jaxformer.data.tasks import grammar
 from jaxformer.errors import UserError
 from jaxformer.evaluation import report
+from jaxformer.evaluation.inputs import read_inputs
 from jaxformer.evaluation.lengths import Examples, parse_lengths
-from jaxformer.evaluation.run import read_inputs
 from jaxformer.evaluation.suite import load_suite
 from jaxformer.losses import cross_entropy
 from jaxformer.models import forward

@@ -5,11 +5,12 @@ from typing import Any
 
 from absl import flags
 
-from jaxformer.command import FLAGS, OK, define_config, start
+from jaxformer.cli.start import FLAGS, OK, define_config, start
 from jaxformer.errors import UserError
 
 USAGE = """\
 usage: python sweep.py --config=configs/NAME.py[:ARG] --axis=FIELD=VALUE,… --out=DIR [flags]
+       python sweep.py --report --out=DIR [--compare=…]
 
   --config    a file with get_config(); --config.FIELD=VALUE changes it for all cells
   --axis      a field and the values it takes, e.g. model.position.kind=none,rope,alibi; several
@@ -19,9 +20,15 @@ usage: python sweep.py --config=configs/NAME.py[:ARG] --axis=FIELD=VALUE,… --o
               memory for; 1: one after another
   --suite     a file in configs/eval/ by name; default the one for the data
   --lengths   lengths to evaluate at, e.g. 0:10 or 64,128,256; default the suite's
-  --out       where cells, results.csv and table.md go; the same command resumes
-  --report    only write results.csv and table.md of the cells in --out; needs no --config
-  --dry_run   list the cells and time a step; train and write nothing
+  --out       where cells go, results.csv and .json, table.md, plot.svg and .png, index.html; the
+              same command resumes
+  --report    only write these files from the cells in --out; needs no --config
+  --compare   published numbers to put beside: a csv file (columns arm, length, mean; task, std,
+              seeds) or a name in configs/references/, such as kazemnejad2023:copy_same
+  --select    the checkpoint that is evaluated: last (default); id_validation, of lowest
+              validation loss; ood, the best beyond the training lengths, which stamps all results
+              and needs --allow_ood_selection. Both need --config.train.keep_best=1
+  --dry_run   list the cells, their parameters and examples, and time a step; write nothing
   --debug     show the traceback of an error
 """
 
@@ -37,6 +44,9 @@ def run_sweep() -> None:
     flags.DEFINE_string("out", "", "Where cells and results go.")
     flags.DEFINE_bool("report", False, "Only aggregate what is there.")
     flags.DEFINE_bool("dry_run", False, "List the cells.")
+    flags.DEFINE_string("compare", "", "Published numbers.")
+    flags.DEFINE_string("select", "last", "Which checkpoint is evaluated.")
+    flags.DEFINE_bool("allow_ood_selection", False, "Allow --select=ood.")
     start(_sweep, USAGE)
 
 
@@ -48,33 +58,47 @@ def _sweep() -> int:
     if not FLAGS.out and not FLAGS.dry_run:
         raise UserError("--out", "is missing", "say where the sweep may write")
 
-    from jaxformer.experiments.results import read_cells, write_report
+    from jaxformer.experiments.publish import write_report
+    from jaxformer.experiments.reference import check_reference, read_reference
+    from jaxformer.experiments.results import make_plan, read_plan
+    from jaxformer.experiments.selection import check_flags
 
-    out = Path(FLAGS.out).absolute()
+    out, select = Path(FLAGS.out).absolute(), FLAGS.select
+    check_flags(select, FLAGS.allow_ood_selection)
+    reference = read_reference(FLAGS.compare) if FLAGS.compare else None
     if FLAGS.report and FLAGS.config is None:
-        return _show(out, write_report(out, read_cells(out)))
+        if select != "last":
+            mend = "leave it out: what was evaluated cannot be changed without --config"
+            raise UserError("--select", f"is {select} with --report", mend)
+        plan = read_plan(out)
+        if reference is not None:
+            check_reference(reference, plan.cells)
+        return _show(write_report(out, plan, reference))
 
     from jaxformer.experiments.axes import parse_axis
-    from jaxformer.experiments.cells import plan
+    from jaxformer.experiments.cells import plan as plan_jobs
     from jaxformer.experiments.sweep import run_sweep
     from jaxformer.training.workdir import locked
 
     axes = [parse_axis(text) for text in FLAGS.axis]
     base: Any = FLAGS.config
-    jobs = plan(base.to_dict(), axes, FLAGS.seeds, suite=FLAGS.suite, lengths=FLAGS.lengths)
+    how: Any = {"suite": FLAGS.suite, "lengths": FLAGS.lengths, "select": select}
+    jobs = plan_jobs(base.to_dict(), axes, FLAGS.seeds, **how)
+    if reference is not None:
+        check_reference(reference, [job.cell for job in jobs])
     if FLAGS.dry_run:
         _describe(jobs, out if FLAGS.out else None)
         return OK
     if FLAGS.report:
-        read_cells(out)  # refuses what is no sweep
-        return _show(out, write_report(out, [job.cell for job in jobs]))
+        read_plan(out)  # refuses what is no sweep
+        return _show(write_report(out, make_plan(jobs, select), reference))
     with locked(out, "out"):
         _share_compilations(out)
-        return _show(out, run_sweep(jobs, out, FLAGS.seeds_per_program))
+        return _show(run_sweep(jobs, out, select, reference, FLAGS.seeds_per_program))
 
 
-def _show(out: Path, table: str) -> int:
-    print(f"{table}\nwritten: {out / 'results.csv'}\n         {out / 'table.md'}")
+def _show(report) -> int:
+    print(f"{report.text}\nwritten: " + "\n         ".join(str(path) for path in report.paths))
     return OK
 
 
@@ -95,6 +119,7 @@ def _describe(jobs, out: Path | None) -> None:
     from jaxformer.evaluation.report import markdown
     from jaxformer.experiments.estimate import describe
     from jaxformer.experiments.groups import check_seeds, make_groups
+    from jaxformer.experiments.preview import examples
     from jaxformer.experiments.sweep import is_finished
 
     table = [
@@ -102,13 +127,15 @@ def _describe(jobs, out: Path | None) -> None:
             **job.cell.arm,
             "seed": job.cell.seed,
             "cell": job.cell.name,
-            "parameters": f"{job.num_parameters:,}",
+            "parameters": f"{job.cell.num_parameters:,}",
             "steps": f"{job.config.train.num_steps:,}",
             "finished": out is not None and is_finished(out, job.cell),
         }
         for job in jobs
     ]
     print(f"{len(table)} cells\n\n{markdown(table)}")
+    for title, lines in examples(jobs).items():
+        print(f"{title}\n\n{markdown(lines)}")
     check_seeds(jobs, FLAGS.seeds_per_program)
     waiting = [job for job in jobs if out is None or not is_finished(out, job.cell)]
     if waiting:

@@ -170,7 +170,7 @@ def _png(figure: Figure) -> bytes:
 
 
 def _numeric(value: Any) -> bool:
-    return isinstance(value, str) and value[:1].isdigit()
+    return isinstance(value, str) and value.removeprefix("+").removeprefix("-")[:1].isdigit()
 
 
 def _cell(value: Any) -> str:

@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-import numpy as np
 from flax import nnx
 
 from jaxformer.config import RunConfig
@@ -15,29 +14,24 @@ from jaxformer.data.tasks import make_sampler, make_task
 from jaxformer.data.tokenizers import Tokenizer
 from jaxformer.errors import UserError
 from jaxformer.evaluation import report, tables
-from jaxformer.evaluation.coverage import Coverage, describe
-from jaxformer.evaluation.evaluators import EVALUATORS, Evaluator, Total, evaluate_batches
+from jaxformer.evaluation.coverage import describe
+from jaxformer.evaluation.evaluators import Total, evaluate_batches
+from jaxformer.evaluation.inputs import length_evaluators, named_evaluators, read_inputs
 from jaxformer.evaluation.lengths import (
     Examples,
     bucket_of,
-    draw_lengths,
     evaluate_lengths,
-    parse_lengths,
     trained_up_to,
 )
-from jaxformer.evaluation.samples import find_prompts, sample
+from jaxformer.evaluation.samples import sample
 from jaxformer.evaluation.schemes import TRAINED, Scheme, Variant, make_variant
 from jaxformer.evaluation.statistics import wilson
 from jaxformer.evaluation.suite import SuiteConfig
 from jaxformer.evaluation.translation import (
-    BLEU,
     Pairs,
     Translations,
-    check_translates,
     evaluate_translations,
-    find_pairs,
 )
-from jaxformer.evaluation.windows import ByPlace, cut_lengths
 from jaxformer.nn.positions.sources import document_limit
 
 
@@ -70,15 +64,6 @@ class Found(NamedTuple):
     overall: dict[str, Total]
     by_length: dict[int, Mapping[str, Total]]
     translations: Translations | None
-
-
-class Inputs(NamedTuple):
-    """What is evaluated: lengths asked for, examples of those that fit, prompts, sentences."""
-
-    lengths: tuple[int, ...]
-    examples: Sequence[Examples]
-    prompts: tuple[np.ndarray, np.ndarray]
-    pairs: Pairs | None
 
 
 def evaluate(
@@ -125,16 +110,6 @@ def evaluate(
     return Evaluation(results, shown, texts, paths)
 
 
-def read_inputs(
-    cfg: RunConfig, data: Data, suite: SuiteConfig, lengths: tuple[int, ...] = ()
-) -> Inputs:
-    """What a suite evaluates a run on; needs no model. Raises UserError for what cannot be."""
-    asked = tuple(sorted(lengths or (parse_lengths(suite.lengths) if suite.lengths else ())))
-    drawn = _draw(cfg, data, suite, asked, strict=bool(lengths))
-    prompts = find_prompts(cfg, data.tokenizer, data, suite)
-    return Inputs(asked, drawn, prompts, _pairs(cfg, data, suite))
-
-
 def _measure(
     variant: Variant,
     run: Run,
@@ -146,7 +121,7 @@ def _measure(
 ) -> Found:
     graphdef, state = nnx.split(variant.model)
     params, cfg = nnx.to_pure_dict(state), variant.config
-    on_rows = tuple(e for e in _named(suite) if not e.needs_task)
+    on_rows = tuple(e for e in named_evaluators(suite) if not e.needs_task)
     batches = evaluation_batches(data.validation, cfg.eval.batch_size, cfg.eval.max_rows)
     overall = evaluate_batches(on_rows, graphdef, params, batches) if on_rows else {}
     if by_length is None:
@@ -158,16 +133,6 @@ def _measure(
             variant.model, run.tokenizer, pairs, suite.translation, cfg
         )
     return Found(overall, dict(by_length), translations)
-
-
-def length_evaluators(cfg: RunConfig, data: Data, suite: SuiteConfig) -> tuple[Evaluator, ...]:
-    """What is measured at each length."""
-    more = (Coverage(cfg),) if data.task else (ByPlace(), Coverage(cfg))
-    return (*_named(suite), *more)
-
-
-def _named(suite: SuiteConfig) -> tuple[Evaluator, ...]:
-    return tuple(EVALUATORS[name] for name in suite.evaluators if name != BLEU)
 
 
 def _records(found: Found, data: Data, cfg: RunConfig) -> list[dict[str, Any]]:
@@ -234,28 +199,6 @@ def _length_name(run: Run) -> str:
     if data.source == "task":
         return make_task(data.task).about.length_is
     return "modifiers" if data.source == "agreement" else "tokens of context"
-
-
-def _draw(
-    cfg: RunConfig, data: Data, suite: SuiteConfig, lengths: tuple[int, ...], strict: bool
-) -> Sequence[Examples]:
-    """Examples by length; refuses what this run's data does not have."""
-    if data.task is None:
-        for name in suite.evaluators:
-            if name != BLEU and EVALUATORS[name].needs_task:
-                what = f"has {name}, but data.source = {cfg.data.source} is no task"
-                raise UserError("suite.evaluators", what, "choose another suite")
-        return cut_lengths(data, cfg, lengths, strict=strict) if lengths else ()
-    count = suite.num_examples or 1000  # a suite without lengths of its own need not say
-    return draw_lengths(data.task, cfg, lengths, num_examples=count, seed=suite.seed, strict=strict)
-
-
-def _pairs(cfg: RunConfig, data: Data, suite: SuiteConfig) -> Pairs | None:
-    """What is to be translated, if anything."""
-    if BLEU not in suite.evaluators:
-        return None
-    check_translates(cfg)
-    return find_pairs(suite.translation, data.tokenizer, data.validation, cfg.eval.max_rows)
 
 
 def _make_directory(out_dir: Path) -> None:

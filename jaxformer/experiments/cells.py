@@ -17,10 +17,11 @@ from jaxformer.config import RunConfig
 from jaxformer.data import Data, open_data, resolve
 from jaxformer.data.cache import fingerprint
 from jaxformer.errors import UserError
-from jaxformer.evaluation.lengths import parse_lengths
-from jaxformer.evaluation.run import read_inputs
+from jaxformer.evaluation.inputs import read_inputs
+from jaxformer.evaluation.lengths import parse_lengths, trained_up_to
 from jaxformer.evaluation.suite import SuiteConfig, load_suite
 from jaxformer.experiments.axes import Axis, check_fields
+from jaxformer.experiments.selection import check_selection
 from jaxformer.models import abstract_params, build
 from jaxformer.nn.positions import check_bounds
 from jaxformer.sharding import check_batch, make_mesh
@@ -30,13 +31,19 @@ from jaxformer.sharding import check_batch, make_mesh
 class Cell:
     """One run of a sweep: its setting on each axis, its seed, and the name of its folder.
 
-    `evaluation` is a hash of the suite: results of another one are not the cell's.
+    `evaluation` is a hash of the suite: results of another one are not the cell's. The others
+    are for tables: the task, its greatest length in training, the size of the model, and the seed
+    of the data where it is not that of the parameters.
     """
 
     arm: Mapping[str, str]
     seed: int
     name: str
     evaluation: str
+    task: str = ""
+    trained_up_to: int | None = None
+    num_parameters: int = 0
+    data_seed: int | None = None
 
     @property
     def title(self) -> str:
@@ -52,7 +59,6 @@ class Job:
     cell: Cell
     config: RunConfig
     suite: SuiteConfig
-    num_parameters: int
 
 
 def plan(
@@ -62,13 +68,14 @@ def plan(
     *,
     suite: str = "",
     lengths: str = "",
+    select: str = "last",
 ) -> list[Job]:
     """Every cell: the product of the axes, the last one fastest, seeds in turn within.
 
     Seed k is base["seed"] + k. `suite` is a name ('': the one for the data) and `lengths`, if
     given, replaces its lengths; those that a model has no positions for are left out of its
-    results. Reads the data and checks every config; writes nothing. Raises UserError, which names
-    the cell.
+    results. `select` names the checkpoint that is evaluated. Reads the data and checks every
+    config; writes nothing. Raises UserError, which names the cell.
     """
     if lengths:
         parse_lengths(lengths)
@@ -85,7 +92,8 @@ def plan(
             found = load_suite(suite, cfg.data, cfg.objective.kind)
             found = dataclasses.replace(found, lengths=lengths) if lengths else found
             read_inputs(cfg, data, found)
-            jobs += _jobs(arm, cfg, found, num_seeds, data.train.fingerprint)
+            check_selection(select, cfg)
+            jobs += _jobs(arm, cfg, found, num_seeds, data.train.fingerprint, select)
         except UserError as error:
             where = ", ".join(f"{name}={text}" for name, text in arm.items())
             of = f" (in the cell {where})" if where else ""
@@ -116,18 +124,28 @@ def _resolve(values: Mapping[str, Any], opened: dict[Any, Data]) -> tuple[RunCon
 
 
 def _jobs(
-    arm: Mapping[str, str], cfg: RunConfig, suite: SuiteConfig, num_seeds: int, data: str
+    arm: Mapping[str, str],
+    cfg: RunConfig,
+    suite: SuiteConfig,
+    num_seeds: int,
+    data: str,
+    select: str,
 ) -> list[Job]:
     """The cells of one arm."""
     parameters = jax.tree.leaves(abstract_params(build(cfg.model, cfg.compute_dtype)))
     size = sum(math.prod(leaf.shape) for leaf in parameters)
-    evaluation = fingerprint("evaluation", suite.to_dict())
+    others = [] if select == "last" else [select]
+    evaluation = fingerprint("evaluation", suite.to_dict(), *others)
+    is_sampled = cfg.data.source == "task"
+    task = cfg.data.task.name if is_sampled else cfg.data.source
+    of_data = cfg.data_seed if cfg.data.seed else None
     jobs = []
     for seed in range(cfg.seed, cfg.seed + num_seeds):
         seeded = dataclasses.replace(cfg, seed=seed)
         seeded.check()
         name = fingerprint("cell", seeded.to_dict(), data)
-        jobs.append(Job(Cell(arm, seed, name, evaluation), seeded, suite, size))
+        cell = Cell(arm, seed, name, evaluation, task, trained_up_to(cfg), size, of_data)
+        jobs.append(Job(cell, seeded, suite))
     return jobs
 
 

@@ -14,8 +14,8 @@ from flax import nnx
 
 from jaxformer.data import Data
 from jaxformer.evaluation.evaluators import Total, total_sums
+from jaxformer.evaluation.inputs import length_evaluators, read_inputs
 from jaxformer.evaluation.lengths import Examples
-from jaxformer.evaluation.run import length_evaluators, read_inputs
 from jaxformer.evaluation.suite import SuiteConfig
 from jaxformer.evaluation.task_tests import TaskTests, length_sums, shape_of
 from jaxformer.experiments.programs import at, over_seeds, seed_mesh

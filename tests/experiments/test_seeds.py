@@ -15,8 +15,8 @@ from configs import base
 from jaxformer.checkpoint import Checkpoints
 from jaxformer.data import open_data
 from jaxformer.errors import Preempted, TrainingFailed, UserError
+from jaxformer.evaluation.inputs import length_evaluators, read_inputs
 from jaxformer.evaluation.lengths import evaluate_lengths
-from jaxformer.evaluation.run import length_evaluators, read_inputs
 from jaxformer.experiments import estimate, groups, programs, seeds, sweep, together
 from jaxformer.experiments.axes import parse_axis
 from jaxformer.experiments.cells import plan

@@ -1,7 +1,11 @@
-"""Sweeps, a cell at a time (test_seeds.py has groups): killed anywhere they go on to the same results; nothing finished is done again."""
+"""Sweeps, a cell at a time: killed anywhere they go on to the same results (test_seeds.py: groups).
+
+Nothing finished is done again.
+"""
 
 import contextlib
 import csv
+import functools
 import os
 import shutil
 import signal
@@ -12,21 +16,21 @@ from pathlib import Path
 import pytest
 
 from jaxformer.errors import Preempted, TrainingFailed, UserError
-from jaxformer.evaluation.statistics import mean_std
 from jaxformer.experiments import sweep
 from jaxformer.experiments.cells import Cell
+from jaxformer.experiments.publish import write_report
 from jaxformer.experiments.results import (
+    Plan,
     Record,
-    read_cells,
+    read_plan,
     read_record,
-    write_cells,
+    write_plan,
     write_record,
-    write_report,
 )
-from jaxformer.experiments.sweep import run_sweep
 from tests.experiments import tiny_sweep
 from tests.test_cli import ROOT, commands
 
+run_alone = functools.partial(sweep.run_sweep, seeds_per_program=1)
 AXIS = "model.position.kind=none,learned"
 
 
@@ -59,44 +63,59 @@ def jobs(folder):
 def whole(folder, jobs):
     """The sweep that nothing interrupts."""
     out = folder / "whole"
-    assert "4 of 4 cells are finished" in run_sweep(jobs, out, 1)
+    assert "4 of 4 cells are finished" in run_alone(jobs, out).text
     return out
 
 
-def test_results_have_a_row_for_each_cell_length_and_metric(whole, jobs):
-    found = rows(whole)
-    losses = [r for r in found if r["metric"] == "loss" and r["split"] == "test"]
-    keys = [(r["model.position.kind"], r["seed"], r["length"]) for r in losses]
+def test_results_have_a_row_for_each_cell_and_length(whole, jobs):
+    found = [r for r in rows(whole) if r["split"] == "test"]
+    keys = [(r["model.position.kind"], r["seed"], r["length"], r["bucket"]) for r in found]
+    buckets = {"4": "id", "8": "id", "16": "ood"}
     assert keys == [
-        *[("none", seed, length) for seed in "01" for length in ("4", "8", "16")],
-        *[("learned", seed, length) for seed in "01" for length in ("4", "8")],  # 8 positions
+        *[("none", seed, n, buckets[n]) for seed in "01" for n in ("4", "8", "16")],
+        *[("learned", seed, n, "id") for seed in "01" for n in ("4", "8")],  # 8 positions
     ]
-    assert [r["cell"] for r in losses[::3]][:2] == [job.cell.name for job in jobs][:2]
-    assert {r["step"] for r in found} == {"4"}
-    assert len({r["value"] for r in losses}) == len(losses)
+    assert [r["config_hash"] for r in found[::3]][:2] == [job.cell.name for job in jobs][:2]
+    assert {(r["step"], r["selected_by"], r["task"]) for r in found} == {("4", "last", "text")}
+    assert len({r["loss"] for r in found}) == len(found)
     name = jobs[1].cell.name
-    own = rows(whole / "cells" / name / "eval")
-    assert [r["value"] for r in own] == [r["value"] for r in found if r["cell"] == name]
+    own = [r for r in rows(whole / "cells" / name / "eval") if r["metric"] == "loss"]
+    mine = [r["loss"] for r in rows(whole) if r["config_hash"] == name]
+    assert [r["value"] for r in own] == mine
 
 
-def test_the_table_has_mean_deviation_and_every_seed(whole):
+def test_the_table_has_means_and_every_seed(whole):
     text = (whole / "table.md").read_text()
-    found = [r for r in rows(whole) if (r["metric"], r["length"]) == ("loss", "8")]
-    of_none = [float(r["value"]) for r in found if r["model.position.kind"] == "none"]
-    mean, std = mean_std(of_none)
-    section = text.split("## loss, test, by length\n")[1].split("##")[0]
+    found = [r for r in rows(whole) if r["length"] == "8"]
+    of_none = [float(r["loss"]) for r in found if r["model.position.kind"] == "none"]
+    low, high = sorted(of_none)
+    section = text.split("## By length: loss in nats a token (mean and 95 % interval)\n")[1]
+    section = section.split("##")[0]
     lines = [[c.strip() for c in line.split("|")[1:-1]] for line in section.split("\n") if line]
-    assert lines[0] == ["model.position.kind", "seeds", "4", "8", "16"]
+    assert lines[0] == ["arm", "seeds", "4", "8", "16"]
     assert lines[2][:2] == ["none", "2"]
-    assert lines[2][3] == f"{mean:.3f} ± {std:.3f}"
+    assert lines[2][3] == f"{(low + high) / 2:.3f} [{low:.3f}, {high:.3f}]"  # of two seeds
     assert lines[3][4] == ""
-    seeds = text.split("## loss, test, by length: every seed\n")[1].split("##")[0]
-    assert all(f" {value:.3f} |" in seeds for value in of_none)
+    seeds = text.split("## Every seed: loss in nats a token (one value a seed)\n")[1]
+    assert all(f" {value:.3f} |" in seeds.split("##")[0] for value in of_none)
+
+
+def test_a_report_needs_neither_checkpoints_nor_configs(whole, tmp_path):
+    """The same files from sweep.json and the records alone."""
+    for path in [whole / "sweep.json", *whole.glob("cells/*/cell.json")]:
+        new = tmp_path / path.relative_to(whole)
+        new.parent.mkdir(parents=True, exist_ok=True)
+        new.write_bytes(path.read_bytes())
+    paths = write_report(tmp_path, read_plan(tmp_path)).paths
+    names = ["results.csv", "results.json", "table.md", "plot.svg", "plot.png", "index.html"]
+    assert [path.name for path in paths] == names
+    for name in names:
+        assert (tmp_path / name).read_bytes() == (whole / name).read_bytes(), name
 
 
 def test_a_finished_sweep_does_nothing_again(whole, jobs, capfd):
     before, table = times(whole), (whole / "results.csv").read_bytes()
-    run_sweep(jobs, whole, 1)
+    run_alone(jobs, whole)
     assert "4 of 4 cells are finished already" in capfd.readouterr().err
     assert times(whole) == before
     assert (whole / "results.csv").read_bytes() == table
@@ -133,19 +152,19 @@ def test_a_sweep_killed_and_started_again_ends_with_equal_results(
     process.kill()
     _, err = process.communicate(timeout=100)
     assert process.returncode == -signal.SIGKILL, err
-    assert len({row["cell"] for row in rows(copy)}) == 2
+    assert len({row["config_hash"] for row in rows(copy)}) == 2
     assert read_record(copy, jobs[1].cell) is None
-    run_sweep([jobs[1]], copy)
+    run_alone([jobs[1]], copy)
     with monkeypatch.context() as patch:
         patch.setattr(sweep, "show_progress", lambda *_: contextlib.nullcontext(Terminating()))
         with pytest.raises(Preempted, match="SIGTERM: saved at step 3"):
-            run_sweep(jobs, copy, 1)
-    assert len({row["cell"] for row in rows(copy)}) == 3
-    run_sweep(jobs, copy, 1)
+            run_alone(jobs, copy)
+    assert len({row["config_hash"] for row in rows(copy)}) == 3
+    run_alone(jobs, copy)
     err = capfd.readouterr().err
     assert "3 of 4 cells are finished already" in err
     assert "resuming from step 3" in err
-    for name in ("results.csv", "table.md"):
+    for name in ("results.csv", "results.json", "table.md", "plot.png"):
         assert (copy / name).read_bytes() == (whole / name).read_bytes()
     after = times(copy)
     assert {name: after[name] for name in before} == before
@@ -162,7 +181,7 @@ def test_a_signal_during_evaluation_ends_the_sweep_after_that_cell(copy, jobs, m
     for job in jobs[:2]:
         (copy / "cells" / job.cell.name / "cell.json").unlink()
     with pytest.raises(Preempted, match="SIGTERM: saved at step 4"):
-        run_sweep(jobs, copy, 1)
+        run_alone(jobs, copy)
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
     assert read_record(copy, jobs[0].cell) is not None
     assert read_record(copy, jobs[1].cell) is None
@@ -180,50 +199,52 @@ def test_a_cell_that_fails_is_reported_and_the_rest_goes_on(copy, whole, jobs, m
     with monkeypatch.context() as patch:
         patch.setattr(sweep, "train", train)
         with pytest.raises(TrainingFailed, match=failing):
-            run_sweep(jobs, copy, 1)
+            run_alone(jobs, copy)
     text = (copy / "table.md").read_text()
     assert text.startswith("3 of 4 cells are finished.\n\n## Failed\n")
     assert "step 3: the last 1 updates were not finite" in text
-    assert {row["cell"] for row in rows(copy)} == {job.cell.name for job in jobs[1:]}
-    assert "4 of 4 cells are finished" in run_sweep(jobs, copy, 1)  # it is tried again
+    assert {row["config_hash"] for row in rows(copy)} == {job.cell.name for job in jobs[1:]}
+    assert "4 of 4 cells are finished" in run_alone(jobs, copy).text  # it is tried again
     assert (copy / "table.md").read_bytes() == (whole / "table.md").read_bytes()
 
 
 def test_another_suite_evaluates_again_without_training(copy, whole, folder, capfd):
     [job, *_] = tiny_sweep.jobs(folder, AXIS, seeds=2, lengths="8")
-    run_sweep([job], copy)
+    run_alone([job], copy)
     assert "is finished: it has its 4 steps" in capfd.readouterr().err
     assert {row["length"] for row in rows(copy)} == {"", "8"}
-    kept = [r["value"] for r in rows(whole) if r["cell"] == job.cell.name and r["length"] == "8"]
-    values = [r["value"] for r in rows(copy) if r["length"] == "8" and r["metric"] == "loss"]
-    assert values[0] in kept
+    [kept] = [r for r in rows(whole) if r["config_hash"] == job.cell.name and r["length"] == "8"]
+    assert [r["loss"] for r in rows(copy) if r["length"] == "8"] == [kept["loss"]]
 
 
 def test_results_are_kept_whatever_their_values_and_columns_are(tmp_path):
-    """Three seeds with written results: deviation by hand, nan, a column that only one arm has."""
+    """Three seeds with written results: nan, and schemes that only one arm has."""
     cells = [Cell({"a.b": arm}, seed, f"{arm}{seed}", "e") for arm in "xy" for seed in range(3)]
-    write_cells(tmp_path, cells)
-    assert read_cells(tmp_path) == cells
+    plan = Plan(cells, {"seeds": "0, 1, 2"}, {})
+    write_plan(tmp_path, plan)
+    assert read_plan(tmp_path) == plan
     for cell in cells[:5]:
         row = {"split": "test", "length": 3, "metric": "loss", "value": 1.0 + cell.seed}
         other = row | {"positions": "yarn:4", "value": float("nan")}
         found = [row | {"positions": "trained"}, other] if cell.arm["a.b"] == "y" else [row]
         write_record(tmp_path, cell, Record(9, found))
-    means = write_report(tmp_path, cells)
+    means = write_report(tmp_path, plan).text
     assert "5 of 6 cells are finished" in means
     lines = [line.replace(" ", "") for line in means.splitlines()]
-    assert "|x||3|2.000±1.000|" in lines  # 1, 2, 3
-    assert "|y|trained|2|1.500±0.707|" in lines
-    assert "|y|yarn:4|2|nan|" in lines
-    assert [r["value"] for r in rows(tmp_path)] == ["1.0", "2.0", "3.0", "1.0", "", "2.0", ""]
+    assert "|b=x,positions=trained|3|2.000[1.000,3.000]|" in lines  # 1, 2, 3
+    assert "|b=y,positions=trained|2|1.500[1.000,2.000]|" in lines
+    assert "|b=y,positions=yarn:4|2|nan|" in lines
+    values = [(r["positions"], r["loss"]) for r in rows(tmp_path)]
+    one = [("trained", "1.0"), ("trained", "2.0"), ("trained", "3.0")]
+    assert values[:5] == [*one, ("trained", "1.0"), ("yarn:4", "nan")]
 
 
 def test_what_is_no_sweep_is_refused(tmp_path):
     with pytest.raises(UserError, match=r"has no sweep.json"):
-        read_cells(tmp_path)
+        read_plan(tmp_path)
     (tmp_path / "sweep.json").write_text("{}")
     with pytest.raises(UserError, match="cannot be read"):
-        read_cells(tmp_path)
+        read_plan(tmp_path)
     cell = Cell({}, 0, "name", "e")
     (tmp_path / "cells" / "name").mkdir(parents=True)
     (tmp_path / "cells" / "name" / "cell.json").write_text("[")
@@ -234,6 +255,7 @@ def test_what_is_no_sweep_is_refused(tmp_path):
 def bad_inputs(folder: Path) -> list[tuple[list[str], str, str]]:
     """Command line, what its line starts with after `error: `, words it must contain."""
     out = f"--out={folder / 'new'}"
+    (folder / "bad.csv").write_text("arm,length\nrope,4\n")
     good = ["sweep.py", *tiny_sweep.flags(folder), out]
     return [
         (["sweep.py", out], "--config", "is missing"),
@@ -245,6 +267,15 @@ def bad_inputs(folder: Path) -> list[tuple[list[str], str, str]]:
         ([*good, "--suite=none"], "suite", "choose from"),
         ([*good, "--axes=model.d_model=8"], "--axes", "did you mean --axis"),
         ([*good, "--report"], f"{folder / 'new'}", "has no sweep.json"),
+        ([*good, "--compare=kazemnejad2024"], "--compare", "one of kazemnejad2023"),
+        ([*good, "--compare=kazemnejad2023"], "--compare", "finds no task text"),
+        ([*good, "--compare=kazemnejad2023:copy_two"], "--compare", "choose from pcfg_"),
+        ([*good, f"--compare={folder / 'text.txt'}"], "--compare", "finds no file"),
+        ([*good, f"--compare={folder / 'bad.csv'}"], f"{folder / 'bad.csv'}", "no column mean"),
+        ([*good, "--select=best"], "--select", "choose from last, id_validation, ood"),
+        ([*good, "--select=ood"], "--select", "--allow_ood_selection"),
+        ([*good, "--select=id_validation"], "train.keep_best", "is 0 while"),
+        (["sweep.py", out, "--report", "--select=id_validation"], "--select", "with --report"),
         ([*good[:-1], f"--out={folder / 'text.txt'}"], "out", "cannot be written"),
     ]
 
@@ -252,7 +283,7 @@ def bad_inputs(folder: Path) -> list[tuple[list[str], str, str]]:
 def test_commands(whole, folder):
     """Bad input is one line, status 2, before anything is written; --report and --dry_run."""
     table = (whole / "results.csv").read_bytes()
-    for name in ("results.csv", "table.md"):
+    for name in ("results.csv", "table.md", "index.html"):
         (whole / name).unlink()
     cases = bad_inputs(folder)
     axes = ["--axis=model.position.kind=none,rope", "--axis=model.d_model=8,16", "--seeds=2"]
@@ -270,7 +301,10 @@ def test_commands(whole, folder):
     shown, report, usage = (out for _, out, _ in results[-3:])
     assert shown.startswith("8 cells\n")
     assert "|rope|16|1|" in shown.replace(" ", "")
+    assert "|test,beyondtraining|" not in shown.replace(" ", "")  # lengths 4 and 8 of 8
+    assert "|train||thequickbrow|" in shown.replace(" ", "")
     assert "4 of 4 cells are finished" in report
     assert (whole / "results.csv").read_bytes() == table
     assert (whole / "table.md").exists()
+    assert (whole / "index.html").exists()
     assert "usage: python sweep.py" in usage

@@ -210,7 +210,7 @@ def test_an_lstm_refuses_other_objectives_and_a_prefix():
     run = base.get_config()
     run.model.update(LSTM | {"max_length": 64})
     run.objective.kind = "prefix_lm"
-    with pytest.raises(UserError, match="set model.architecture = decoder"):
+    with pytest.raises(UserError, match=r"set model\.architecture = decoder"):
         RunConfig.from_config_dict(run)
     with pytest.raises(ValueError, match="prefix"):
         apply(config(), random_params(config()), tokens(1, 3), prefix=np.ones((1, 3), bool))
