@@ -7,6 +7,7 @@ import numpy as np
 
 from jaxformer.config import RunConfig
 from jaxformer.data.loader import evaluation_batches
+from jaxformer.data.tasks import make_sampler, make_task
 from jaxformer.data.tasks.agreement import Agreement as AgreementTask
 from jaxformer.data.tasks.rows import SampledTask
 from jaxformer.errors import UserError
@@ -46,6 +47,21 @@ def bucket_of(cfg: RunConfig, length: int) -> str:
     """'id': a length of the training data; 'ood': a greater one; 'below': a smaller one."""
     least = cfg.data.task.min_length if cfg.data.source == "task" else 0
     return "ood" if length > trained_up_to(cfg) else "id" if length >= least else "below"
+
+
+def describe_length(cfg: RunConfig, length: int) -> dict[str, Any]:
+    """Columns of results about a length: its bucket, and of a task whether it is exhaustive."""
+    if cfg.data.source != "task":
+        return {"bucket": bucket_of(cfg, length)}
+    exhaustive = make_sampler(cfg).is_exhaustive(length)
+    return {"bucket": bucket_of(cfg, length), "exhaustive": exhaustive}
+
+
+def length_name(cfg: RunConfig) -> str:
+    """What lengths count, in the plural."""
+    if cfg.data.source == "task":
+        return make_task(cfg.data.task).about.length_is
+    return "modifiers" if cfg.data.source == "agreement" else "tokens of context"
 
 
 def fits(cfg: RunConfig, length: int, needs: int, strict: bool) -> bool:

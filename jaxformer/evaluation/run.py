@@ -10,7 +10,6 @@ from flax import nnx
 from jaxformer.config import RunConfig
 from jaxformer.data import Data
 from jaxformer.data.loader import evaluation_batches
-from jaxformer.data.tasks import make_sampler, make_task
 from jaxformer.data.tokenizers import Tokenizer
 from jaxformer.errors import UserError
 from jaxformer.evaluation import report, tables
@@ -19,8 +18,9 @@ from jaxformer.evaluation.evaluators import Total, evaluate_batches
 from jaxformer.evaluation.inputs import length_evaluators, named_evaluators, read_inputs
 from jaxformer.evaluation.lengths import (
     Examples,
-    bucket_of,
+    describe_length,
     evaluate_lengths,
+    length_name,
     trained_up_to,
 )
 from jaxformer.evaluation.samples import sample
@@ -142,9 +142,7 @@ def _records(found: Found, data: Data, cfg: RunConfig) -> list[dict[str, Any]]:
     num_bytes = data.validation.num_bytes if is_whole else 0
     rows = tables.records("validation", None, found.overall, num_bytes)
     for length, totals in found.by_length.items():
-        told: dict[str, Any] = {"bucket": bucket_of(cfg, length)}
-        if cfg.data.source == "task":
-            told["exhaustive"] = _is_exhaustive(cfg, length)
+        told = describe_length(cfg, length)
         rows += [row | told for row in tables.records("test", length, totals, 0)]
     return rows + (found.translations.records() if found.translations else [])
 
@@ -168,13 +166,12 @@ def _show(
         limits = [f"{field} = {most}"] * bool(most)
         bound = " or ".join(limits + ["the validation text"] * (not cfg.data.is_task))
         note = f"\nLeft out, longer than {bound}: {left_out}\n"
-    shared = [n for n in first.by_length if _is_exhaustive(cfg, n)]
-    if shared:
+    if shared := [n for n in first.by_length if describe_length(cfg, n).get("exhaustive")]:
         note += f"\nExhaustive, so that training had their prompts too: {shared}\n"
     if note and not first.by_length:
-        shown[f"By number of {_length_name(run)}"] = note.lstrip()
+        shown[f"By number of {length_name(run.config)}"] = note.lstrip()
     if first.by_length:
-        name, trained = _length_name(run), trained_up_to(cfg)
+        name, trained = length_name(run.config), trained_up_to(cfg)
         if only:
             table = tables.by_length(first.by_length, name, trained)
             note += "".join(f"\n{line}\n" for line in describe(first.by_length))
@@ -188,17 +185,6 @@ def _show(
             under = f", positions {scheme}" if scheme != TRAINED.name else ""
             shown[f"Translation, step {run.step}{under}"] = one.translations.table()
     return shown
-
-
-def _is_exhaustive(cfg: RunConfig, length: int) -> bool:
-    return cfg.data.source == "task" and make_sampler(cfg).is_exhaustive(length)
-
-
-def _length_name(run: Run) -> str:
-    data = run.config.data
-    if data.source == "task":
-        return make_task(data.task).about.length_is
-    return "modifiers" if data.source == "agreement" else "tokens of context"
 
 
 def _make_directory(out_dir: Path) -> None:
@@ -254,7 +240,7 @@ def _plot(
             path = report.plot_by_length(
                 out_dir / f"{metric}_by_length.png",
                 series,
-                x_label=f"number of {_length_name(run)}",
+                x_label=f"number of {length_name(run.config)}",
                 y_label=label,
                 trained_up_to=trained_up_to(run.config),
                 log_lengths=not is_task,

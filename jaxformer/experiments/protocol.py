@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from jaxformer.evaluation.lengths import trained_up_to
-from jaxformer.evaluation.run import LENGTH_NAMES
+from jaxformer.evaluation.lengths import length_name, trained_up_to
 from jaxformer.experiments.cells import Job
 
 PACKAGES = ("jaxformer", "jax", "jaxlib", "flax", "optax", "numpy")
@@ -52,10 +51,6 @@ def versions() -> dict[str, str]:
     return found | ({"commit": ended.stdout.strip()} if ended.returncode == 0 else {})
 
 
-def length_name(job: Job) -> str:
-    return LENGTH_NAMES.get(job.config.data.source, "tokens of context")
-
-
 def _optimizer(job: Job) -> str:
     optimizer, schedule = job.config.optimizer, job.config.schedule
     decay = f", weight decay {optimizer.weight_decay:g}" if optimizer.kind == "adamw" else ""
@@ -67,7 +62,7 @@ def _optimizer(job: Job) -> str:
 
 LINES: dict[str, Callable[[Job], Any]] = {
     "data": lambda job: job.config.data.source,
-    "length": length_name,
+    "length": lambda job: length_name(job.config),
     "longest in training": lambda job: trained_up_to(job.config),
     "test lengths": lambda job: job.suite.lengths,
     "examples a length": lambda job: (

@@ -27,7 +27,6 @@ TASKS: dict[str, Task] = {
     **RECALL,
     **SCAN,
 }
-OPTIONS = ("symbols", "modulus", "brackets", "hints", "ignore", "split")
 
 
 def make_task(cfg: TaskConfig) -> Task:
@@ -36,7 +35,15 @@ def make_task(cfg: TaskConfig) -> Task:
         known = ", ".join(TASKS)
         raise UserError("data.task.name", f"is {cfg.name!r}", f"choose from {known}")
     task = TASKS[cfg.name]
-    given = {name: getattr(cfg, name) for name in OPTIONS if getattr(cfg, name)}
+    options = {
+        "symbols": cfg.symbols,
+        "modulus": cfg.modulus,
+        "brackets": cfg.brackets,
+        "hints": cfg.hints,
+        "ignore": cfg.ignore,
+        "split": cfg.split,
+    }
+    given = {name: value for name, value in options.items() if value}
     for name in given:
         if name not in task.about.options:
             what = f"is set to {given[name]} but {cfg.name} does not read it"

@@ -298,3 +298,22 @@ def test_generation_needs_an_id_for_every_token(kind, size, message):
         generate(
             model, PROMPTS, LENGTHS, max_new_tokens=9, sampler=Greedy(), key=KEY, eos_id=-1
         )  # fmt: skip
+
+
+def test_coupled_ids_are_shifted_together_within_the_range():
+    """Ids 1 … 4 of a task in two documents, 0 where it couples nothing."""
+    ids = np.array([0, 2, 3, 1, 2, 3, 1, 2, 4, 0, 1, 0, 0], np.int32)
+    segments = np.array([1] * 9 + [2] * 2 + [0] * 2, np.int32)
+    batch = batch_of(np.tile(segments, (400, 1))) | {"positions": np.tile(ids, (400, 1))}
+    cfg = config("coupled", 9)
+    np.testing.assert_array_equal(evaluated(cfg, batch), batch["positions"])
+    found = trained(cfg, batch)
+    starts = found - ids
+    assert (starts[:, ids == 0] == 0).all()
+    for document, most in ((1, 4), (2, 7)):  # the largest id is 8
+        here = (segments == document) & (ids > 0)
+        first = starts[:, here][:, :1]
+        assert (starts[:, here] == first).all()
+        assert set(first[:, 0].tolist()) == set(range(most + 1))
+    with pytest.raises(UserError, match=r"^model\.position\.source\.kind: is coupled"):
+        evaluation_ids(cfg, batch["tokens"], segments[None], np.arange(1))
