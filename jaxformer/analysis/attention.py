@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from absl import flags
 from flax import nnx
@@ -110,8 +111,9 @@ def gradient_norms(run: Run, batch: Mapping[str, np.ndarray]) -> dict[str, float
     @jax.jit
     @jax.grad
     def gradient(params: Any) -> jax.Array:
-        out = forward(nnx.merge(graphdef, params), dict(batch))
-        total, weight = cross_entropy(out.logits, batch["targets"], batch["weights"])
+        arrays = {name: jnp.asarray(array) for name, array in batch.items()}
+        out = forward(nnx.merge(graphdef, params), arrays)
+        total, weight = cross_entropy(out.logits, arrays["targets"], arrays["weights"])
         return total / weight
 
     grads, squares = jax.device_get(gradient(nnx.to_pure_dict(state))), {}
@@ -154,7 +156,7 @@ def heat_map(weights_NHLS: np.ndarray, words: Sequence[str]) -> bytes:
     scale = max(2.2, 0.16 * size)
     figure = Figure(figsize=(scale * heads + 1, scale * n + 1), layout="constrained")
     FigureCanvasAgg(figure)
-    image = None
+    image: Any = None
     for (layer, head), panel in np.ndenumerate(figure.subplots(n, heads, squeeze=False)):
         image = panel.imshow(
             weights_NHLS[layer, head, :size, :size], cmap="cividis", vmin=0, vmax=1

@@ -71,7 +71,8 @@ def weight_on(weights_NBHLS: np.ndarray, queries_B: np.ndarray, keys_BS: np.ndar
     Rows without such keys do not count; nan where none has any.
     """
     rows_B = np.arange(len(queries_B))
-    weights_NBHS = np.moveaxis(np.float64(weights_NBHLS)[:, rows_B, :, queries_B], 0, 1)
+    weights_BNHS = weights_NBHLS.astype(np.float64)[:, rows_B, :, queries_B]
+    weights_NBHS = np.moveaxis(weights_BNHS, 0, 1)
     number_B = keys_BS.sum(-1)
     on_NBH = (weights_NBHS * keys_BS[None, :, None]).sum(-1) / np.maximum(number_B, 1)[:, None]
     count = (number_B > 0).sum()

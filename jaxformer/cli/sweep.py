@@ -5,7 +5,7 @@ from typing import Any
 
 from absl import flags
 
-from jaxformer.cli.start import FLAGS, OK, define_config, start
+from jaxformer.command import FLAGS, OK, define_config, start
 from jaxformer.errors import UserError
 
 USAGE = """\

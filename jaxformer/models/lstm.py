@@ -36,7 +36,7 @@ class Lstm(nnx.Module):
         cache: State | None = None,
         key: RowKey | jax.Array | None = None,
         capture: Sequence[str] = (),
-        prefix: None = None,
+        prefix: jax.Array | None = None,
     ) -> Output:
         """Arguments as for `Decoder`. An LSTM reads no positions, its cache is a state, and all
         that it can capture is 'hidden_states'."""
@@ -62,7 +62,8 @@ class Lstm(nnx.Module):
             x_BLD = dropout(y_BLD.astype(self.dtype), cfg.dropout.residual, key, "lstm", index)
             states.append(after)
             captured.append(x_BLD)
-        after = State(*(jnp.stack(x) for x in zip(*states, strict=True)), seen_BL[:, -1])
+        h_NBD, c_NBD = (jnp.stack(x) for x in zip(*states, strict=True))
+        after = State(h_NBD, c_NBD, seen_BL[:, -1])
         found = {"hidden_states": jnp.stack(captured)} if capture else {}
         logits_BLV = self.readout(x_BLD)
         return Output(logits_BLV, x_BLD, None if cache is None else after, {}, found)

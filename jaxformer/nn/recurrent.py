@@ -105,7 +105,7 @@ def _recur(
         return (h_BD, c_BD), h_BD
 
     tokens = gates_BLF, starts_BL[..., None], real_BL[..., None]
-    by_time = [jnp.moveaxis(x, 1, 0) for x in tokens]
+    by_time = tuple(jnp.moveaxis(x, 1, 0) for x in tokens)
     (h_BD, c_BD), h_LBD = jax.lax.scan(step, (h_BD, c_BD), by_time)
     return jnp.moveaxis(h_LBD, 0, 1), h_BD, c_BD
 

@@ -25,7 +25,7 @@ def make_run(**model):
     """A tiny model of agreement with random parameters, as if trained."""
     c = base.get_config()
     c.model.update({"d_model": 16, "num_heads": 2, "max_length": 24, "num_layers": 2} | model)
-    c.data.length = 19
+    c.data.length, c.schedule.warmup_steps = 19, 1
     c.data.agreement.num_examples = 50
     c.eval.batch_size = 8
     cfg = RunConfig.from_config_dict(c)

@@ -56,7 +56,7 @@ def test_distance_profile():
     found = distance_profile(heads(ITSELF, BEFORE, FIRST), REAL)
     np.testing.assert_allclose(found[0, 0], [1, 0, 0, 0, 0, 0])
     np.testing.assert_allclose(found[0, 1], [2 / 10, 1, 0, 0, 0, 0])
-    np.testing.assert_allclose(found[0, 2], [2 / 10, 2 / 8, 2 / 6, 2 / 4, 1, 1])
+    np.testing.assert_allclose(found[0, 2], [2 / 10, 2 / 8, 2 / 6, 2 / 4, 1 / 2, 1])
 
 
 def test_weight_on():

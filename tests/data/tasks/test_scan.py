@@ -70,7 +70,7 @@ def test_rows_of_the_files(folder):
     tests = jax.jit(sample_tests, static_argnums=(0, 1))(sampler, (3, 3, 9), 0, 3)
     assert tests["weights"].sum(1).tolist() == [4, 0, 0]  # there is one of three actions
     assert tests["tokens"][0].tolist()[:4] == [
-        words.index(w) for w in "<s> look thrice <sep>".split()
+        words.index(w) for w in ["<s>", "look", "thrice", "<sep>"]
     ]
     assert not sampler.is_exhaustive(2)
 
