@@ -278,7 +278,7 @@ def test_groups(tmp_path, monkeypatch):
         2,
         3,
         4,
-    ]  # the group noted, its arm's rest, the other arm
+    ]  # noted, its rest, two of the other
     data_parallel = make_jobs(tmp_path, COPY | {"mesh.fsdp": 8, "train.batch_size": 8})
     assert shapes(data_parallel, 0, data_parallel) == [1, 1]
     with pytest.raises(UserError, match=r"--seeds_per_program: is 2, but mesh\.data × fsdp"):
