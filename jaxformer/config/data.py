@@ -47,6 +47,8 @@ class TaskConfig(Section):
         if self.max_length < self.min_length:
             what = f"is {self.max_length}, below min_length = {self.min_length}"
             refuse(f"{where}.max_length", what, "raise it")
+        if self.hints == 1:
+            refuse(f"{where}.hints", "is 1", "a sum of one digit has two hints: give 2 or more")
         if not 0 <= self.ignore < 1:
             refuse(f"{where}.ignore", f"is {self.ignore}", "give a share from 0 to below 1")
 

@@ -114,7 +114,7 @@ def _resolve(values: Mapping[str, Any], opened: dict[Any, Data]) -> tuple[RunCon
     """
     cfg = RunConfig.from_config_dict(values)
     check_bounds(cfg)
-    key = cfg.data, cfg.objective
+    key = cfg.data, cfg.objective, cfg.model.position.source.kind  # tasks couple ids
     if key not in opened:
         opened[key] = open_data(dataclasses.replace(cfg, seed=0), None)
     cfg = resolve(cfg, opened[key])

@@ -5,6 +5,7 @@ longest length there is room for, is static, and a problem is the same for every
 """
 
 import dataclasses
+import itertools
 import string
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -93,9 +94,9 @@ class Task:
 
 
 def names(count: int) -> tuple[str, ...]:
-    """Words for `count` symbols: a … z, aa, ab, …"""
-    pairs = [a + b for a in ("", *LETTERS) for b in LETTERS]
-    return tuple(pairs[:count]) if count <= len(pairs) else numbers(count)
+    """Words for `count` symbols: a … z, aa, ab, …, zz, aaa, …"""
+    by_size = (itertools.product(LETTERS, repeat=size) for size in itertools.count(1))
+    return tuple(map("".join, itertools.islice(itertools.chain.from_iterable(by_size), count)))
 
 
 def numbers(count: int) -> tuple[str, ...]:

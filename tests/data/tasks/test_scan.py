@@ -1,5 +1,7 @@
 """SCAN: its files, its splits, its rows."""
 
+import itertools
+
 import jax
 import numpy as np
 import pytest
@@ -43,7 +45,7 @@ def texts(part) -> list[tuple[str, str]]:
 def test_the_definition_gives_every_line_of_the_files(shared_data, split, sizes):
     task, parts = Scan(), read_parts(str(shared_data("scan")), split)
     found = [texts(part) for part in parts]
-    for command, actions in sum(found, []):
+    for command, actions in itertools.chain(*found):
         assert task.solve(command.split()) == actions.split()
     train, validation, tests = ({command for command, _ in part} for part in found)
     assert not train & validation
