@@ -302,7 +302,7 @@ def test_commands(whole, folder):
     assert shown.startswith("8 cells\n")
     assert "|rope|16|1|" in shown.replace(" ", "")
     assert "|test,beyondtraining|" not in shown.replace(" ", "")  # lengths 4 and 8 of 8
-    assert "|train||thequickbrow|" in shown.replace(" ", "")
+    assert "|test|8|thequi|" in shown.replace(" ", "")
     assert "4 of 4 cells are finished" in report
     assert (whole / "results.csv").read_bytes() == table
     assert (whole / "table.md").exists()

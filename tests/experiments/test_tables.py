@@ -181,3 +181,18 @@ def test_names_of_arms_are_short():
     ]
     [task] = read_study(rows, ["a.kind", "a.d_model", "a.c"])
     assert task.arms[1].name == "kind=x, d_model=16"
+
+
+@pytest.mark.parametrize(
+    ("values", "learned"),
+    [((1.0, 0.98), True), ((1.0, 0.979), False), ((float("nan"), 1.0), False), ((), None)],
+)
+def test_a_run_has_learned_its_task_at_99_per_cent_in_distribution(values, learned):
+    """Over its lengths in distribution, whatever it does beyond them."""
+    rows = [
+        {"task": "t", "k": "x", "seed": 0, "data_seed": 0, "split": "test", "positions": "trained"}
+        | {"length": length, "bucket": "id" if length < 9 else "ood", "exact_match": value}
+        for length, value in [*enumerate(values), (9, 1.0)]
+    ]
+    [task] = read_study(rows, ["k"])
+    assert task.arms[0].learned == {(0, 0): learned}
