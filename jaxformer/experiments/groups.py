@@ -109,7 +109,7 @@ def is_trained(group: Group, out: Path) -> bool:
 
 
 def seeds_that_fit(cfg: RunConfig) -> int:
-    """How many seeds a device's free memory has room for; at least 1."""
+    """How many seeds the free memory has room for; at least 1."""
     return max(1, int(SHARE * free_bytes()) // bytes_of_a_seed(cfg))
 
 
@@ -123,10 +123,10 @@ def bytes_of_a_seed(cfg: RunConfig) -> int:
 
 
 def free_bytes() -> int:
-    """Of the first device, or of this machine where it is a CPU."""
-    stats = jax.devices()[0].memory_stats()
-    if stats and "bytes_limit" in stats:
-        return stats["bytes_limit"] - stats.get("bytes_in_use", 0)
+    """Of all devices, or of this machine where they are its CPU."""
+    stats = [device.memory_stats() or {} for device in jax.devices()]
+    if all("bytes_limit" in each for each in stats):
+        return sum(each["bytes_limit"] - each.get("bytes_in_use", 0) for each in stats)
     try:
         told = Path("/proc/meminfo").read_text(encoding="utf-8")
     except OSError:  # no Linux: this leaves out what is only cached

@@ -66,12 +66,12 @@ def train_seeds(
         folders = [held.enter_context(locked(folder_of(out, job.cell))) for job in jobs]
         for job, own in zip(jobs, folders, strict=True):
             check_restart(own, job.config)
-        group = Group(jobs, folders, folder, held, progress)
-        group.train(stop)
-        return {m.job.cell.name: m.failure for m in group.members if m.failure}
+        seeds = Seeds(jobs, folders, folder, held, progress)
+        seeds.train(stop)
+        return {m.job.cell.name: m.failure for m in seeds.members if m.failure}
 
 
-class Group:
+class Seeds:
     """The members, their programs, and the state of all of them."""
 
     def __init__(
