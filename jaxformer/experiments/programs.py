@@ -150,8 +150,8 @@ def stack(batches: Sequence[Arrays]) -> dict[str, np.ndarray]:
 
 
 def take(tree: Any, index: int) -> Any:
-    """One seed's part of a group's arrays, on the first device."""
-    return jax.device_put(at(jax.device_get(tree), index), replicated(None))
+    """One seed's part of arrays of the host, on the first device."""
+    return jax.device_put(at(tree, index), replicated(None))
 
 
 def _filled(batches: Sequence[Arrays | None]) -> list[Arrays]:

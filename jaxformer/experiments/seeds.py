@@ -216,7 +216,7 @@ class Seeds:
 
         What a killed process had saved already stays.
         """
-        digests = jax.device_get(self.programs.digest(self.state.params))
+        host, digests = jax.device_get((self.state, self.programs.digest(self.state.params)))
         every = self.cfg.train
         for index, member in enumerate(self.members):
             if member.failure:
@@ -228,7 +228,7 @@ class Seeds:
                 about = {"chain": member.log.chain.links, "seconds": self.clock.seconds()}
                 about |= {"parameters": as_hex(digests[index]), "loader": {"step": self.step}}
                 loss = self.losses.get(member.job.cell.name)
-                saved.save(self.step, take(self.state, index), self.abouts[index] | about, loss)
+                saved.save(self.step, take(host, index), self.abouts[index] | about, loss)
 
 
 def _due(step: int, every: int) -> bool:
