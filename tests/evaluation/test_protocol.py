@@ -83,7 +83,12 @@ def test_three_readings_of_a_match(monkeypatch):
 @pytest.mark.parametrize("kind", ["none", "learned", "rope", "alibi"])
 def test_teacher_forcing_and_generation_match_the_same_examples(kind):
     """Targets are what the model says, half of them changed at one place."""
-    cfg = config_of("copy_double", model__position__kind=kind, model__scale_embeddings=True)
+    cfg = config_of(
+        "copy_double",
+        model__position__kind=kind,
+        model__scale_embeddings=True,
+        data__task__max_length=5,
+    )
     data = open_data(cfg, None)
     assert isinstance(data.task, SampledTask)
     cfg = resolve(cfg, data)
