@@ -41,8 +41,12 @@ def config_of(name: str = "parity", **changes: object) -> RunConfig:
 
 
 def model_of(cfg: RunConfig):
+    """A model whose answers differ: initial parameters and much noise."""
     graphdef, _ = nnx.split(build(cfg.model))
-    return nnx.merge(graphdef, init(cfg.model, jax.random.key(1)))
+    leaves, tree = jax.tree.flatten(init(cfg.model, jax.random.key(1)))
+    keys = jax.random.split(jax.random.key(2), len(leaves))
+    noise = [jax.random.normal(k, leaf.shape) for k, leaf in zip(keys, leaves, strict=True)]
+    return nnx.merge(graphdef, tree.unflatten(a + b for a, b in zip(leaves, noise, strict=True)))
 
 
 def test_three_readings_of_a_match(monkeypatch):
@@ -83,7 +87,12 @@ def test_three_readings_of_a_match(monkeypatch):
 @pytest.mark.parametrize("kind", ["none", "learned", "rope", "alibi"])
 def test_teacher_forcing_and_generation_match_the_same_examples(kind):
     """Targets are what the model says, half of them changed at one place."""
-    cfg = config_of("copy_double", model__position__kind=kind, model__scale_embeddings=True)
+    cfg = config_of(
+        "copy_double",
+        model__position__kind=kind,
+        model__tie_embeddings=False,
+        data__task__max_length=5,
+    )
     data = open_data(cfg, None)
     assert isinstance(data.task, SampledTask)
     cfg = resolve(cfg, data)
@@ -127,7 +136,7 @@ def test_coupled_ids_decode_as_they_are_scored():
         model__position__source__kind="coupled",
         data__task__max_length=5,
         data__task__min_length=1,
-        model__scale_embeddings=True,
+        model__tie_embeddings=False,
     )
     data = open_data(cfg, None)
     assert isinstance(data.task, SampledTask)

@@ -45,7 +45,7 @@ def make_task(cfg: TaskConfig) -> Task:
     }
     given = {name: value for name, value in options.items() if value}
     for name in given:
-        if name not in task.about.options:
+        if name not in task.about.reads:
             what = f"is set to {given[name]} but {cfg.name} does not read it"
             raise UserError(f"data.task.{name}", what, "remove it")
     return dataclasses.replace(task, **given)
@@ -58,6 +58,8 @@ def make_sampler(cfg: RunConfig) -> Sampler:
     coupled = source.kind == "coupled"
     width, add_bos = cfg.data.length, cfg.data.add_bos
     if isinstance(task, Scan):
+        if not cfg.data.path:
+            raise UserError("data.path", "is empty", "name the folder with the files of scan")
         sampler = scan_sampler(cfg.data.path, options.split, width, add_bos)
         _check_scan(cfg, sampler)
     else:
@@ -81,8 +83,6 @@ def make_sampler(cfg: RunConfig) -> Sampler:
 
 def _check_scan(cfg: RunConfig, sampler: Sampler) -> None:
     options = cfg.data.task
-    if not cfg.data.path:
-        raise UserError("data.path", "is empty", "name the folder with the files of scan")
     asked = options.min_length, options.max_length
     for name, value, found in zip(
         ("min_length", "max_length"), asked, (sampler.min_length, sampler.max_length), strict=True

@@ -32,7 +32,7 @@ def _length(task: Task) -> str:
 
 def _options(task: Task) -> str:
     values = dataclasses.asdict(task)
-    return ", ".join(f"{name}={values[name]}" for name in task.about.options if values[name])
+    return ", ".join(f"{name}={values[name]}" for name in task.about.reads if values[name])
 
 
 if __name__ == "__main__":

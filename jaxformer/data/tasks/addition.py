@@ -72,10 +72,10 @@ class Addition(Task):
     @property
     def about(self) -> About:
         example, meaning, citation = VARIANTS[self.variant][:3]
-        length_is, options, largest = "digits of the longer operand", (), 0
+        length_is, reads, largest = "digits of the longer operand", (), 0
         if self.variant == "hints":
-            options, largest = ("hints",), self.hints - 1
-        return About(example, meaning, length_is, citation, options, largest=largest)
+            reads, largest = ("hints",), self.hints - 1
+        return About(example, meaning, length_is, citation, reads, largest=largest)
 
     @property
     def words(self) -> tuple[str, ...]:

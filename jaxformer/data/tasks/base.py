@@ -41,7 +41,7 @@ class About(NamedTuple):
     meaning: str  # of the target, in a few words
     length_is: str  # what the length counts, in the plural
     citation: str
-    options: tuple[str, ...] = ()  # fields of data.task that it reads, by the same names
+    reads: tuple[str, ...] = ()  # fields of data.task that it reads, by the same names
     separator: bool = True
     smallest: int = 1  # length
     largest: int = 0  # length; 0: there is no largest

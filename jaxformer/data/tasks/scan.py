@@ -123,8 +123,9 @@ class ScanSampler(Sampler):
         """Row `number` of the length in the order of the file; beyond the last one weight 0."""
         part = self._parts.tests
         first = jnp.asarray(part.first)
-        index = jnp.minimum(first[length] + number.astype(jnp.int32), len(part.target) - 1)
-        return _only(self._row_of(part, index, width), index < first[length + 1])
+        index = first[length] + number.astype(jnp.int32)
+        row = self._row_of(part, jnp.minimum(index, len(part.target) - 1), width)
+        return _only(row, index < first[length + 1])
 
     def _row_of(self, part: Part, index: jax.Array, width: int) -> Batch:
         arrays = (jnp.asarray(array)[index].astype(jnp.int32) for array in part[:4])

@@ -121,10 +121,10 @@ def test_a_fixed_set_has_a_new_order_every_epoch():
     assert len({tuple(row) for row in epochs[0]}) > 45
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, 7, 64, 1000])
+@pytest.mark.parametrize("count", [1, 2, 7, 1000])
 def test_shuffled_is_a_permutation(count):
     key = jax.random.key(count)
-    order = jax.vmap(lambda place: shuffled(place, count, key))(jnp.arange(count))
+    order = jax.jit(jax.vmap(lambda place: shuffled(place, count, key)))(jnp.arange(count))
     assert sorted(order.tolist()) == list(range(count))
     if count == 1000:  # as random as a draw is: correlation with its place, fixed points
         assert abs(np.corrcoef(order, np.arange(count))[0, 1]) < 0.1
@@ -133,18 +133,16 @@ def test_shuffled_is_a_permutation(count):
 
 def test_lengths_are_uniform():
     sampler = sampler_of("copy_unique", 3, 7)
-    counts = np.bincount([len(p) for p in prompts(_rows(sampler, 20000, 0, 0))], minlength=9)
-    np.testing.assert_allclose(counts[3:8] / 20000, 0.2, atol=0.015)
-    assert counts[3:8].sum() == 20000
+    counts = np.bincount([len(p) for p in prompts(_rows(sampler, 8000, 0, 0))], minlength=9)
+    np.testing.assert_allclose(counts[3:8] / 8000, 0.2, atol=0.02)
+    assert counts[3:8].sum() == 8000
 
 
 def test_tests_depend_on_their_number_alone():
     sampler = sampler_of("copy_unique", 3, 7)
     first = _tests(sampler, (8, 9, 20), 1, 5, 0)
-    later = _tests(sampler, (4, 9, 20), 1, 5, 4)
-    equal({n: a[4:] for n, a in first.items()}, later)
-    other = _tests(dataclasses.replace(sampler, width=40), (8, 9, 20), 1, 5, 0)
-    equal(first, other)
+    later = _tests(sampler, (8, 9, 20), 1, 5, 4)
+    equal({n: a[4:] for n, a in first.items()}, {n: a[:4] for n, a in later.items()})
     wide = _tests(sampler, (8, 12, 26), 1, 5, 0)
     equal(first, {n: a[:, :20] if a.ndim == 2 else a for n, a in wide.items()})
     assert prompts(_tests(sampler, (8, 9, 20), 2, 5, 0)) != prompts(first)
