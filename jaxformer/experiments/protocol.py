@@ -29,7 +29,6 @@ def describe(jobs: Sequence[Job], select: str) -> dict[str, str]:
     given = {
         "seeds": ", ".join(map(str, seeds)),
         "checkpoint": SELECTED[select],
-        "decoding": "greedy, by one teacher-forced pass: the exact match of both is the same",
         "budget": "fixed: no early stop; all arms share one grid of settings",
     }
     return {line: text for line, text in (texts | given).items() if text}
@@ -80,8 +79,13 @@ LINES: dict[str, Callable[[Job], Any]] = {
         f"width {job.config.model.d_model}, {job.config.model.num_heads} heads"
     ),
     "evaluation": lambda job: ", ".join(job.suite.evaluators),
+    "decoding": lambda job: (
+        "greedy, by one teacher-forced pass: the exact match of both is the same"
+        if {"exact_match", "protocol"} & set(job.suite.evaluators)
+        else ""
+    ),
 }
 
 
 def _values(jobs: Sequence[Job], of: Callable[[Job], Any]) -> str:
-    return " | ".join(dict.fromkeys(str(of(job)) for job in jobs))
+    return " | ".join(filter(None, dict.fromkeys(str(of(job)) for job in jobs)))

@@ -45,9 +45,11 @@ def task_tables(
     """All tables of one task; `sizes` are the parameters of each arm by name."""
     if not task.lengths:
         return [_validation(task, main=True)]
-    tables = [summary(task, sizes, "all seeds", lambda arm: arm.runs)]
-    some_failed = any(arm.failed for arm in task.arms)
-    if some_failed:
+    tables = []
+    if any(task.buckets.values()):  # otherwise nobody knows what is beyond training
+        tables.append(summary(task, sizes, "all seeds", lambda arm: arm.runs))
+    two_sorts = any(arm.failed for arm in task.arms) and any(map(learned, task.arms))
+    if two_sorts:
         tables.append(summary(task, {}, "seeds that learned the task", learned))
     if reference is not None:
         tables += compare_tables(reference, task)
@@ -55,7 +57,7 @@ def task_tables(
     of = f"{title} ({unit}mean and 95 % interval)"
     shown = _by_length(task, task.headline, lambda arm: arm.runs, _with_interval)
     tables.append(Table(f"By length: {of}", shown, _remarks(task)))
-    if some_failed:
+    if two_sorts:
         shown = _by_length(task, task.headline, learned, _with_interval)
         tables.append(Table(f"By length, seeds that learned the task: {of}", shown, main=False))
     tables += [_untrained(task, metric) for metric in task.metrics if metric in UNTRAINED]
