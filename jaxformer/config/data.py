@@ -173,7 +173,8 @@ class DataConfig(Section):
             mend = "a stream takes its validation data from one of them"
             refuse("data.validation_path", f"or data.stream.validation_documents: {how}", mend)
         if self.tokenizer.kind not in STREAMED_TOKENIZERS:
-            mend = f"choose from {', '.join(STREAMED_TOKENIZERS)}: others are made from all the text"
+            kinds = ", ".join(STREAMED_TOKENIZERS)
+            mend = f"choose from {kinds}: others are made from all the text"
             refuse("data.tokenizer.kind", f"is {self.tokenizer.kind} for a stream", mend)
         if self.mixture.paths and not self.mixture.weights:
             mend = "give one for each path: the size of a stream is not known"

@@ -1,20 +1,22 @@
 """Batches as a pure function of (source, seed, step): the loader's whole state is the step.
 
 Example number g = step * batch_size + b belongs to epoch g // n, where n is the number of rows, and
-is row permutation(seed, epoch)[g mod n]. Batches straddle epochs; nothing is dropped or padded.
+is row permutation(seed, epoch)[g mod n]; a mixture orders its epochs itself. Batches straddle
+epochs; nothing is dropped or padded.
 """
 
-import functools
 from collections.abc import Iterator
+from typing import Any
 
 import grain
 import numpy as np
 
+from jaxformer.data.mixture import MixedRows
+from jaxformer.data.order import shuffled
 from jaxformer.data.packing import RowSource
 from jaxformer.errors import UserError
 
 Batch = dict[str, np.ndarray]
-ROUNDS = 4  # of grain's block cipher
 ENDLESS = 2**53  # steps
 READ = grain.ReadOptions(num_threads=2, prefetch_buffer_size=4)  # whole batches
 
@@ -39,7 +41,6 @@ class Loader:
         self.step = start_step  # of the batch that comes next
         self._batch_size = batch_size
         self._slice = _slice(batch_size, process_index, process_count, "train.batch_size")
-        self._key = functools.lru_cache(maxsize=64)(self._draw_key)
         self._batches: grain.DatasetIterator | None = None
 
     def __iter__(self) -> Iterator[Batch]:
@@ -76,13 +77,13 @@ class Loader:
 
     def _locate(self, example: int) -> tuple[int, int]:
         epoch, place = divmod(example, len(self.source))
-        row = grain.experimental.index_shuffle(
-            place, max_index=len(self.source) - 1, seed=self._key(epoch), rounds=ROUNDS
-        )
-        return epoch, row
+        if isinstance(self.source, MixedRows):  # its epochs have an order of their own
+            return epoch, place
+        return epoch, shuffled(place, len(self.source), self.seed, epoch)
 
-    def _draw_key(self, epoch: int) -> int:
-        return int(np.random.SeedSequence([self.seed, epoch]).generate_state(1)[0])
+    def state(self) -> dict[str, Any]:
+        """All that is needed to go on: a JSON value."""
+        return {"step": self.step}
 
 
 class _Batches:
