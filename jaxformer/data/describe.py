@@ -1,24 +1,33 @@
 """What `--dry_run` says about the data."""
 
+import itertools
+
 import numpy as np
 
 from jaxformer.config import RunConfig
+from jaxformer.data.mixture import MixedRows
+from jaxformer.data.objectives import Row
 from jaxformer.data.open import Data
+from jaxformer.data.packing import RowSource
+from jaxformer.data.streams import RowStream
+
+SAMPLED = 1000  # rows of a mixture of streams
 
 
 def describe(data: Data, cfg: RunConfig) -> dict[str, str]:
     """Named facts in the order to print them, the last a decoded row of the first batch."""
-    row = data.train.row(0, 0)
+    if isinstance(data.train, RowStream):
+        row, of_training = _first_row(data.train), _of_stream(data.train, cfg)
+    else:
+        row = data.train.row(0, 0)
+        of_training = _of_rows(data.train, cfg, row)
     ids = row["tokens"][row["segment_ids"] > 0]
     decode = data.tokenizer.decode
-    what = "texts" if np.ndim(row["targets"]) == 0 else "tokens"
     facts = {
         "vocabulary": f"{data.tokenizer.vocab_size:,} tokens ({data.tokenizer.kind})",
-        f"training {what}": f"{data.train.num_tokens:,} an epoch",
-        f"validation {what}": f"{data.validation.num_tokens:,}",
-        "training rows": f"{len(data.train):,} of {len(row['tokens'])} tokens an epoch",
+        **of_training,
+        f"validation {_unit(row)}": f"{data.validation.num_tokens:,}",
         "validation rows": f"{len(data.validation):,}",
-        "batches": f"{len(data.train) / cfg.train.batch_size:,.1f} an epoch",
     }
     if data.classes:
         some = ", ".join(data.classes[:8]) + (", …" if len(data.classes) > 8 else "")
@@ -31,3 +40,42 @@ def describe(data: Data, cfg: RunConfig) -> dict[str, str]:
     if np.ndim(row["targets"]) == 0:
         facts["its class"] = data.classes[int(row["targets"])]
     return facts
+
+
+def _of_rows(train: RowSource, cfg: RunConfig, row: Row) -> dict[str, str]:
+    facts = {
+        f"training {_unit(row)}": f"{train.num_tokens:,} an epoch",
+        "training rows": f"{len(train):,} of {len(row['tokens'])} tokens an epoch",
+        "batches": f"{len(train) / cfg.train.batch_size:,.1f} an epoch",
+    }
+    if isinstance(train, MixedRows):
+        parts = zip(train.names, train.counts, train.sources, strict=True)
+        facts["mixture"] = "; ".join(
+            f"{name} {count / len(train):.1%} ({count:,} rows an epoch, it has {len(source):,})"
+            for name, count, source in parts
+        )
+    return facts
+
+
+def _of_stream(train: RowStream, cfg: RunConfig) -> dict[str, str]:
+    window = cfg.data.stream.window
+    order = f"shuffled {window:,} documents at a time" if window else "in their order"
+    facts = {"training documents": f"streamed, {order}; how many there are is not known"}
+    if train.weights:
+        drawn = np.bincount(
+            [train.source_of(r) for r in range(SAMPLED)], minlength=len(train.weights)
+        )
+        facts["mixture"] = "; ".join(
+            f"{path} {weight / sum(train.weights):.1%} (of the first {SAMPLED:,} rows {count:,})"
+            for path, weight, count in zip(cfg.data.paths, train.weights, drawn, strict=True)
+        )
+    return facts
+
+
+def _first_row(train: RowStream) -> Row:
+    ((window, number),) = itertools.islice(train.rows(), 1)
+    return train.make(*window, 0, number)
+
+
+def _unit(row: Row) -> str:
+    return "texts" if np.ndim(row["targets"]) == 0 else "tokens"
