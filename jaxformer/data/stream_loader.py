@@ -53,8 +53,10 @@ class StreamLoader:
         return self._ids
 
     def close(self) -> None:
-        """Ends the thread that reads ahead."""
-        self._batches.close()
+        """Ends the thread that reads ahead, and with it the loader."""
+        if hasattr(self, "_batches"):
+            self._batches.close()
+            del self._batches  # grain closes it again when it is deleted, which must not be last
 
 
 class _Batches(grain.IterDataset):
