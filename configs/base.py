@@ -154,8 +154,8 @@ def data() -> ConfigDict:
     d.mixture = ConfigDict()  # several sources of one kind instead of data.path
     d.mixture.paths = ()  # each as data.path may name it, e.g. ('a.jsonl', 'b/*.jsonl')
     d.mixture.weights = ()  # share of rows of each, e.g. (2.0, 1.0): () = as many as it has
-    # An epoch ends when the first source is used up (stop), or when every source was read once,
-    # the others as often as needed (repeat); streams have no epochs and start again
+    # An epoch ends when every source was read once, the others as often as needed, or when the
+    # first one is used up: repeat | stop
     d.mixture.end = "repeat"
     d.streaming = False  # documents are read and tokenised while training: see docs/data.md
     d.stream = ConfigDict()

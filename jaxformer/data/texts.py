@@ -28,15 +28,16 @@ def open_texts(cfg: RunConfig, workdir: Path | None) -> tuple[Tokenizer, RowSour
     """The tokenizer and the rows of training and validation; raises UserError."""
     data = cfg.data
     tokenizer, caches, held_out = _tokenise(cfg, workdir)
-    validation = make_rows(cfg, tokenizer, held_out, data.validation_path or data.name)
-    if not data.mixture.paths:
-        return tokenizer, make_rows(cfg, tokenizer, caches[0], data.path, cfg.seed), validation
-    sources = [
-        make_rows(cfg, tokenizer, cache, path, seed_of(cfg.seed, index))
-        for index, (cache, path) in enumerate(zip(caches, data.paths, strict=True))
-    ]
-    mixed = mix(sources, data.paths, data.mixture.weights, data.mixture.end, cfg.seed)
-    return tokenizer, mixed, validation
+    if data.mixture.paths:
+        sources = [
+            make_rows(cfg, tokenizer, cache, path, seed_of(cfg.seed, index))
+            for index, (cache, path) in enumerate(zip(caches, data.paths, strict=True))
+        ]
+        train = mix(sources, data.paths, data.mixture.weights, data.mixture.end, cfg.seed)
+    else:
+        train = make_rows(cfg, tokenizer, caches[0], data.path, cfg.seed)
+    where = data.validation_path or data.name
+    return tokenizer, train, make_rows(cfg, tokenizer, held_out, where)
 
 
 def make_rows(
