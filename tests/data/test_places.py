@@ -29,7 +29,7 @@ from pathlib import Path
 import numpy as np
 from jaxformer.data.places import Place
 
-logging.basicConfig(level="WARNING", format="%(message)s")
+logging.basicConfig(level="WARNING", format="%(message)s", force=True)
 folder, is_maker, pause = Path(sys.argv[1]), sys.argv[2] == "maker", float(sys.argv[3])
 print("ready", flush=True)
 sys.stdin.readline()
@@ -281,10 +281,11 @@ def test_runs_share_a_folder_and_other_data_or_tokenizers_do_not(path, tmp_path)
     assert second.train.fingerprint == first.train.fingerprint
     assert {file: file.stat().st_mtime_ns for file in files} == files
     assert not list((tmp_path / "two").glob("tokens-*"))
-    open_data(config(path, **{"data.cache": str(shared), "data.tokenizer.vocab_size": 300}), None)
+    other = {"data.tokenizer.kind": "byte", "data.tokenizer.vocab_size": 0}
+    other = config(path, **other, **{"data.cache": str(shared)})
+    open_data(other, None)
     assert len(list(shared.iterdir())) == 2  # without a workdir nothing is written
-    smaller = {"data.cache": str(shared), "data.tokenizer.vocab_size": 300}
-    open_data(config(path, **smaller), tmp_path / "three")
+    open_data(other, tmp_path / "three")
     assert len(list(shared.iterdir())) == 4
     path.write_text(path.read_text() + "more\n")
     open_data(cfg, tmp_path / "four")
