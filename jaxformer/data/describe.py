@@ -16,19 +16,15 @@ SAMPLED = 1000  # rows of a mixture of streams
 
 def describe(data: Data, cfg: RunConfig) -> dict[str, str]:
     """Named facts in the order to print them, the last a decoded row of the first batch."""
+    facts = {"vocabulary": f"{data.tokenizer.vocab_size:,} tokens ({data.tokenizer.kind})"}
     if isinstance(data.train, RowStream):
-        row, of_training = _first_row(data.train), _of_stream(data.train, cfg)
+        row = _first_row(data.train)
+        facts |= _of_stream(data.train, data.validation, cfg)
     else:
         row = data.train.row(0, 0)
-        of_training = _of_rows(data.train, cfg, row)
+        facts |= _of_rows(data.train, data.validation, cfg, row)
     ids = row["tokens"][row["segment_ids"] > 0]
     decode = data.tokenizer.decode
-    facts = {
-        "vocabulary": f"{data.tokenizer.vocab_size:,} tokens ({data.tokenizer.kind})",
-        **of_training,
-        f"validation {_unit(row)}": f"{data.validation.num_tokens:,}",
-        "validation rows": f"{len(data.validation):,}",
-    }
     if data.classes:
         some = ", ".join(data.classes[:8]) + (", …" if len(data.classes) > 8 else "")
         facts["classes"] = f"{len(data.classes)}: {some}"
@@ -42,10 +38,13 @@ def describe(data: Data, cfg: RunConfig) -> dict[str, str]:
     return facts
 
 
-def _of_rows(train: RowSource, cfg: RunConfig, row: Row) -> dict[str, str]:
+def _of_rows(train: RowSource, validation: RowSource, cfg: RunConfig, row: Row) -> dict[str, str]:
+    what = "texts" if np.ndim(row["targets"]) == 0 else "tokens"
     facts = {
-        f"training {_unit(row)}": f"{train.num_tokens:,} an epoch",
+        f"training {what}": f"{train.num_tokens:,} an epoch",
+        f"validation {what}": f"{validation.num_tokens:,}",
         "training rows": f"{len(train):,} of {len(row['tokens'])} tokens an epoch",
+        "validation rows": f"{len(validation):,}",
         "batches": f"{len(train) / cfg.train.batch_size:,.1f} an epoch",
     }
     if isinstance(train, MixedRows):
@@ -57,10 +56,14 @@ def _of_rows(train: RowSource, cfg: RunConfig, row: Row) -> dict[str, str]:
     return facts
 
 
-def _of_stream(train: RowStream, cfg: RunConfig) -> dict[str, str]:
+def _of_stream(train: RowStream, validation: RowSource, cfg: RunConfig) -> dict[str, str]:
     window = cfg.data.stream.window
     order = f"shuffled {window:,} documents at a time" if window else "in their order"
-    facts = {"training documents": f"streamed, {order}; how many there are is not known"}
+    facts = {
+        "training documents": f"streamed, {order}; how many there are is not known",
+        "validation tokens": f"{validation.num_tokens:,}",
+        "validation rows": f"{len(validation):,}",
+    }
     if train.weights:
         drawn = np.bincount(
             [train.source_of(r) for r in range(SAMPLED)], minlength=len(train.weights)
@@ -75,7 +78,3 @@ def _of_stream(train: RowStream, cfg: RunConfig) -> dict[str, str]:
 def _first_row(train: RowStream) -> Row:
     ((window, number),) = itertools.islice(train.rows(), 1)
     return train.make(*window, 0, number)
-
-
-def _unit(row: Row) -> str:
-    return "texts" if np.ndim(row["targets"]) == 0 else "tokens"
