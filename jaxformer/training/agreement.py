@@ -12,6 +12,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.experimental import multihost_utils
 
 from jaxformer.config import RunConfig
 from jaxformer.data.loader import Batch, Loader
@@ -26,6 +27,17 @@ def with_stop(batch: Batch, name: str) -> Batch:
         return batch
     number = signal.Signals[name].value if name else 0
     return batch | {"stop": np.full_like(batch["rows"], number)}
+
+
+def notice(step: int) -> str:
+    """'SIGTERM' at the step at which all processes may stop for a notice that JAX was given.
+
+    Signals are taken from JAX while a run trains (see distributed.joined), other notices of a
+    cluster reach its preemption service only. To be asked at every step.
+    """
+    if is_alone() or not jax.config.values["jax_enable_preemption_service"]:
+        return ""
+    return "SIGTERM" if multihost_utils.reached_preemption_sync_point(step) else ""
 
 
 def check_same_start(step: int, meta: dict[str, Any]) -> None:

@@ -24,7 +24,7 @@ from jaxformer.evaluation.evaluators import validation
 from jaxformer.models import build, init
 from jaxformer.nn.positions import check_bounds
 from jaxformer.sharding import check_batch, make_mesh, put_batch, replicated
-from jaxformer.training.agreement import check_same_start, check_same_step, with_stop
+from jaxformer.training.agreement import check_same_start, check_same_step, notice, with_stop
 from jaxformer.training.chain import Chain, as_hex, digest
 from jaxformer.training.clock import Clock
 from jaxformer.training.log import Log, Progress
@@ -146,7 +146,8 @@ def _steps(
             run.meter.reset()
         run.saved.check()
         check_same_step(cfg, run.batches, step)
-        stopping = stop.name if is_alone() else log.asked  # one step late, but in all alike
+        noticed = notice(step)
+        stopping = stop.name if is_alone() else log.asked or noticed  # late, but in all alike
         due = step == end or _due(step, every.checkpoint_every)
         evaluates = step == end or _due(step, every.eval_every) or (due and every.keep_best)
         saves = due or stopping

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import jax
+from jax.experimental import multihost_utils
 
 from jaxformer.data.loader import Loader
 from jaxformer.distributed import Group, first_alone, gather, is_first, joined, together
@@ -66,6 +67,8 @@ def main(folder: Path, process: int) -> None:
     asked = Terminate(5) if not is_first() else None
     told("asked", lambda: train(cfg, data, folder / "run", progress=asked))
     told("resumed", lambda: train(cfg, data, folder / "run"))
+    multihost_utils.reached_preemption_sync_point = lambda step: step == 7
+    told("noticed", lambda: train(cfg, data, folder / "noticed"))
     other = tiny.data()
     other.train = tiny.Rows(fingerprint="rows" if is_first() else "other rows")
     told("other data", lambda: train(cfg, other, folder / "other"))

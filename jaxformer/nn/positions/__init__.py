@@ -48,7 +48,17 @@ def encoding_class(kind: str) -> type[PositionEncoding]:
 
 def make_encodings(cfg: ModelConfig, causal: bool) -> nnx.Dict:
     """The encodings that the layers of a model use, by kind; trained ones are shared by layers."""
-    return nnx.Dict({kind: encoding_class(kind)(cfg, causal) for kind in cfg.position_kinds})
+    return nnx.Dict({kind: _make(kind, cfg, causal) for kind in cfg.position_kinds})
+
+
+def _make(kind: str, cfg: ModelConfig, causal: bool) -> PositionEncoding:
+    try:
+        return encoding_class(kind)(cfg, causal)
+    except UserError:
+        raise
+    except Exception as error:  # of the user's constructor
+        what = f"is {kind!r}, whose constructor fails ({type(error).__name__}: {error})"
+        raise UserError("model.position.kind", what, "--debug shows where") from error
 
 
 def position_bound(cfg: ModelConfig) -> int:

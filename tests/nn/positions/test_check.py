@@ -63,11 +63,15 @@ def test_a_bias_over_the_query_length_is_found(on_path, capsys):
         ("nowhere:Mine", "cannot be imported (ModuleNotFoundError"),
         ("broken:Mine", "cannot be imported (SyntaxError"),
         ("other:Mine", "is no PositionEncoding"),
+        ("raising:Mine", "whose constructor fails (ZeroDivisionError"),
     ],
 )
 def test_a_bad_name_is_refused(argument, words, on_path, capsys):
     on_path("broken", "class Mine(:")
     on_path("other", "class Mine: ...")
+    on_path("raising", "from jaxformer.nn.positions import PositionEncoding\n"
+            "class Mine(PositionEncoding):\n"
+            "    def __init__(self, cfg, causal):\n        1 / 0\n")  # fmt: skip
     assert check.main([argument]) == 2
     error = capsys.readouterr().err
     assert words in error and error.count("\n") == 1
