@@ -7,6 +7,7 @@ device is touched. Errors are `UserError`s that name the field by its path.
 """
 
 from jaxformer.config.data import TASKS, AgreementConfig, DataConfig, TokenizerConfig
+from jaxformer.config.mixture import MixtureConfig, StreamConfig
 from jaxformer.config.model import GATED, LayerSpec, ModelConfig
 from jaxformer.config.objective import MaskedLmConfig, ObjectiveConfig
 from jaxformer.config.position import RopeConfig, T5Config
@@ -30,6 +31,7 @@ __all__ = [
     "LayerSpec",
     "MaskedLmConfig",
     "MeshConfig",
+    "MixtureConfig",
     "ModelConfig",
     "ObjectiveConfig",
     "OptimizerConfig",
@@ -38,6 +40,7 @@ __all__ = [
     "ScheduleConfig",
     "Section",
     "SpikeGuardConfig",
+    "StreamConfig",
     "T5Config",
     "TokenizerConfig",
     "TrainConfig",

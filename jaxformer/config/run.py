@@ -194,6 +194,9 @@ class RunConfig(Section):
             section.check()
         self.objective.check_model(self.model.architecture, self.model.head.kind)
         self.data.check_objective(self.objective)
+        if self.data.streaming and self.train.num_epochs:
+            mend = "the length of a stream is not known: set it to 0 and give train.num_steps"
+            refuse("train.num_epochs", f"is {self.train.num_epochs:g} for a stream", mend)
         self._check_lengths()
         steps = self.train.num_steps
         if self.schedule.has_end and not self.schedule.decay_steps:
