@@ -228,7 +228,7 @@ def test_meta_is_written_last(tmp_path, url, monkeypatch):
 
 
 def test_two_runs_race_for_a_url(tmp_path):
-    url = f"file://{tmp_path / 'store'}"
+    url = f"local://{tmp_path / 'store'}"
     ends = race(*(Process(tmp_path / name, "maker", 0.02, url) for name in "ab"))
     assert [out[-1] for out, _ in ends] == [str(list(range(10)))] * 2
     assert Place(tmp_path / "c", url).open("abc", 20, never()).tokens.tolist() == list(range(10))
