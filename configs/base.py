@@ -155,6 +155,16 @@ def data() -> ConfigDict:
     # made, not read: agreement | task; or text | jsonl | csv | tsv | parquet | folder | hub
     d.source = "agreement"
     d.path = ""  # file, glob, folder or hub name; tasks have none, but scan is in a folder
+    d.mixture = ConfigDict()  # several sources of one kind instead of data.path
+    d.mixture.paths = ()  # each as data.path may name it, e.g. ('a.jsonl', 'b/*.jsonl')
+    d.mixture.weights = ()  # share of rows of each, e.g. (2.0, 1.0): () = as many as it has
+    # An epoch ends when every source was read once, the others as often as needed, or when the
+    # first one is used up: repeat | stop
+    d.mixture.end = "repeat"
+    d.streaming = False  # documents are read and tokenised while training: see docs/data.md
+    d.stream = ConfigDict()
+    d.stream.window = 1000  # documents that are shuffled at a time: 0 = in their order
+    d.stream.validation_documents = 0  # first ones of each source, kept: 0 = validation_path
     d.target_path = ""  # seq2seq of two parallel texts (.gz too): line n translates line n of path
     d.validation_path = ""  # validation data of their own: '' = a share of those of path
     d.validation_target_path = ""  # … and their translations
@@ -173,6 +183,7 @@ def data() -> ConfigDict:
     d.add_bos = True  # each document starts with <s>; of seq2seq: the source, targets always do
     d.add_eos = True  # each document ends with </s>, likewise
     d.pack = False  # several documents in a row, attention kept apart by segment ids; not for tasks
+    d.cache = ""  # folder or URL (gs://…) of tokenised data that runs may share: '' = the workdir
     d.tokenizer = ConfigDict()
     d.tokenizer.kind = "word"  # char | byte | word | bpe (trained here) | file
     d.tokenizer.path = ""  # kind file: a saved Hugging Face tokenizer.json

@@ -191,6 +191,8 @@ OFFSET = {"model.position.source.kind": "offset"}
 RANGE_30 = {"model.position.source.range": 30}
 ABACUS = {"model.position.source.kind": "abacus"}
 # The last change is the one at fault; then a word of what is wrong, or of how to mend it.
+SOURCES = {"data.source": "text", "data.path": ""}
+MIXTURE = {"data.mixture.paths": ("a.txt", "b.txt")}
 REFUSED = [
     *(({f"model.{n}": 0}, "1 or more") for n in ("num_layers", "d_model", "num_heads")),
     ({"model.max_length": 0}, "1 or more"),
@@ -298,7 +300,16 @@ REFUSED = [
     (TEXT | {"data.validation_path": "v", "data.validation_fraction": 0.2}, "never read"),
     (TEXT | {"data.columns": "a,b"}, "csv, tsv"),
     (TEXT | {"data.source": "hub", "data.validation_path": "b.txt"}, "local files"),
-    *(({f"data.{n}": "x"}, "never read") for n in ("validation_path", "columns")),
+    *(({f"data.{n}": "x"}, "never read") for n in ("validation_path", "columns", "cache")),
+    ({"data.mixture.paths": ("a", "b")}, "never read"),
+    (TEXT | MIXTURE, "besides data.path = a.txt"),
+    (TEXT | {"data.mixture.weights": (1.0, 2.0)}, "only data.mixture.paths"),
+    (TEXT | {"data.mixture.end": "stop"}, "only data.mixture.paths"),
+    (SOURCES | {"data.mixture.paths": ("a", "")}, "name the sources"),
+    (SOURCES | {"data.mixture.paths": ("a", "b", "a")}, "give each once"),
+    (SOURCES | MIXTURE | {"data.mixture.weights": (1.0,)}, "has 1 for 2 paths"),
+    (SOURCES | MIXTURE | {"data.mixture.weights": (1.0, 0.0)}, "above 0"),
+    (PAIRS | {"data.path": ""} | MIXTURE, "mix jsonl, csv, tsv or parquet"),
     ({"data.target_length": -1}, "0 or more"),
     ({"data.split_seed": -1}, "0 or more"),
     *(
@@ -369,6 +380,10 @@ def test_two_rests_of_a_mesh_are_refused():
         MASKED | {"data.pack": True, "objective.masked_lm.random": 0.2},
         TEXT | {"objective.masked_lm.rate": 9.0, "objective.smoothing": "others"},
         TEXT | {"objective.kind": "prefix_lm", "data.validation_path": "v.txt"},
+        TEXT | {"data.cache": "gs://bucket/tokens", "data.stream.window": -1},
+        SOURCES | MIXTURE | {"data.mixture.weights": (2, 0.5), "data.mixture.end": "stop"},
+        SOURCES | MIXTURE | {"data.mixture.paths": ["a", "b"]},
+        CLASSES | {"data.path": ""} | MIXTURE,
         CLASSES | {"data.columns": "text,label", "data.split_seed": 1, "data.label_field": "c"},
         TAGGER | {"data.source": "jsonl", "objective.kind": "token_classification"},
         PAIRS | {"data.pack": True, "data.target_length": 64, "data.split_seed": 1},

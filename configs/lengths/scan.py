@@ -2,9 +2,9 @@
 
 --config.data.path=FOLDER names the files, and over kinds of positions:
 
-    python sweep.py --config=configs/lengths/scan.py --config.data.path=FOLDER --seeds=3 --out=DIR \\
-        --axis=model.position.kind=none,t5,alibi,rope+model.position.rope.fraction=0.25,sinusoidal \\
-        --lengths=1:48
+    R=rope+model.position.rope.fraction=0.25
+    python sweep.py --config=configs/lengths/scan.py --config.data.path=FOLDER --out=DIR \\
+        --axis=model.position.kind=none,t5,alibi,$R,sinusoidal --seeds=3 --lengths=1:48
 
 Kazemnejad et al. 2023 have none and t5 in front (80 %), then alibi (44 %), a quarter of rope (28 %)
 and sinusoidal (6 %), from a large model and with a word before each command. Other splits:

@@ -13,6 +13,7 @@ from jaxformer.config.data import (
     TaskConfig,
     TokenizerConfig,
 )
+from jaxformer.config.mixture import MixtureConfig, StreamConfig
 from jaxformer.config.model import GATED, LayerSpec, ModelConfig
 from jaxformer.config.objective import MaskedLmConfig, ObjectiveConfig
 from jaxformer.config.position import RopeConfig, T5Config
@@ -36,6 +37,7 @@ __all__ = [
     "LayerSpec",
     "MaskedLmConfig",
     "MeshConfig",
+    "MixtureConfig",
     "ModelConfig",
     "ObjectiveConfig",
     "OptimizerConfig",
@@ -44,6 +46,7 @@ __all__ = [
     "ScheduleConfig",
     "Section",
     "SpikeGuardConfig",
+    "StreamConfig",
     "T5Config",
     "TaskConfig",
     "TokenizerConfig",

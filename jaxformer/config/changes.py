@@ -15,6 +15,7 @@ MUTABLE = (
     "train.keep_best",
     "train.max_skipped_steps",
     "train.check_every",
+    "data.cache",
     "eval.",
     "mesh.",
 )

@@ -3,6 +3,7 @@
 import dataclasses
 from typing import ClassVar, Literal
 
+from jaxformer.config.mixture import STREAMED_TOKENIZERS, MixtureConfig, StreamConfig
 from jaxformer.config.objective import ObjectiveConfig
 from jaxformer.config.section import Section, at_least, refuse, unread
 
@@ -59,6 +60,9 @@ class DataConfig(Section):
 
     source: Literal["agreement", "task", "text", "jsonl", "csv", "tsv", "parquet", "folder", "hub"]
     path: str
+    mixture: MixtureConfig
+    streaming: bool
+    stream: StreamConfig
     target_path: str
     validation_path: str
     validation_target_path: str
@@ -76,9 +80,20 @@ class DataConfig(Section):
     add_bos: bool
     add_eos: bool
     pack: bool
+    cache: str
     tokenizer: TokenizerConfig
     agreement: AgreementConfig
     task: TaskConfig
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The sources: several of a mixture, or a single one."""
+        return self.mixture.paths or (self.path,)
+
+    @property
+    def name(self) -> str:
+        """What an error about the sources together names."""
+        return ", ".join(self.paths)
 
     @property
     def held_out(self) -> float:
@@ -105,10 +120,16 @@ class DataConfig(Section):
                 f"is {self.validation_fraction}",
                 "give a share from 0 (a tenth) to below 1",
             )
+        self.mixture.check()
+        if self.streaming:
+            self._check_streaming()
         if self.is_task:
             self._check_task()
         else:
-            if not self.path:
+            if self.path and self.mixture.paths:
+                mend = "name the data by one of them"
+                refuse("data.mixture.paths", f"is set besides data.path = {self.path}", mend)
+            if not self.path and not self.mixture.paths:
                 refuse("data.path", f"is empty while data.source = {self.source}", "name the data")
             reader, tables = f"data.source = {' | '.join(TABULAR)}", self.source in ("csv", "tsv")
             unread("data.text_field", self.text_field, self.source in TABULAR, reader)
@@ -140,7 +161,13 @@ class DataConfig(Section):
         if self.source not in sources:
             mend = f"choose from {', '.join(sources)}"
             refuse("data.source", f"is {self.source} while objective.kind = {kind}", mend)
+        if self.streaming and (pairs or labels):
+            mend = "only documents are streamed: set it to false"
+            refuse("data.streaming", f"is true while objective.kind = {kind}", mend)
         two_texts = pairs and self.source == "text"
+        if two_texts and self.mixture.paths:
+            mend = "mix jsonl, csv, tsv or parquet, which have both sides in a file"
+            refuse("data.mixture.paths", "is set for pairs of two text files", mend)
         texts, tables = "seq2seq with data.source = text", "seq2seq with a source that has columns"
         if two_texts and not self.target_path:
             refuse("data.target_path", "is empty", "name the translations of data.path")
@@ -164,6 +191,30 @@ class DataConfig(Section):
             mend = "a row of a classifier is one text: set it to false"
             refuse("data.pack", f"is true while objective.kind = {kind}", mend)
 
+    def _check_streaming(self) -> None:
+        """A stream is read once, forwards: what needs to know all of it is refused."""
+        self.stream.check()
+        unread("data.streaming", self.streaming, not self.is_task, "a data.source that reads files")
+        if self.validation_fraction:
+            mend = "give data.validation_path or data.stream.validation_documents"
+            what = f"is {self.validation_fraction} of a stream, whose end is not known"
+            refuse("data.validation_fraction", what, mend)
+        documents = self.stream.validation_documents
+        if bool(documents) == bool(self.validation_path):
+            how = "both are set" if documents else "neither is set"
+            mend = "a stream takes its validation data from one of them"
+            refuse("data.validation_path", f"or data.stream.validation_documents: {how}", mend)
+        if self.tokenizer.kind not in STREAMED_TOKENIZERS:
+            kinds = ", ".join(STREAMED_TOKENIZERS)
+            mend = f"choose from {kinds}: others are made from all the text"
+            refuse("data.tokenizer.kind", f"is {self.tokenizer.kind} for a stream", mend)
+        if self.mixture.paths and not self.mixture.weights:
+            mend = "give one for each path: the size of a stream is not known"
+            refuse("data.mixture.weights", "is empty for streams", mend)
+        if self.mixture.end == "stop":
+            mend = "streams start again, so that no run ends short: set it to repeat"
+            refuse("data.mixture.end", "is stop for streams", mend)
+
     def _check_task(self) -> None:
         is_agreement = self.source == "agreement"
         if is_agreement:
@@ -171,13 +222,15 @@ class DataConfig(Section):
             at_least("data.agreement", self.agreement, 0, "max_modifiers")
         else:
             self.task.check()
+        reader = "a data.source that reads files"
         read_path = not is_agreement and self.task.name == "scan"
-        unread("data.path", self.path, read_path, "a data.source that reads files")
+        unread("data.path", self.path, read_path, reader)
         for name in (
             *("validation_path", "validation_fraction"),
-            *("text_field", "columns", "pattern"),
+            *("text_field", "columns", "pattern", "cache"),
         ):
-            unread(f"data.{name}", getattr(self, name), False, "a data.source that reads files")
+            unread(f"data.{name}", getattr(self, name), False, reader)
+        unread("data.mixture.paths", self.mixture.paths, False, reader)
         if self.tokenizer.kind != "word":
             refuse(
                 "data.tokenizer.kind",

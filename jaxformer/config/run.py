@@ -208,6 +208,9 @@ class RunConfig(Section):
             if not self.train.num_steps:
                 mend = "data.task.num_examples = 0 draws new examples for ever: give a number"
                 refuse("train.num_steps", "is 0", mend)
+        if self.data.streaming and self.train.num_epochs:
+            mend = "the length of a stream is not known: set it to 0 and give train.num_steps"
+            refuse("train.num_epochs", f"is {self.train.num_epochs:g} for a stream", mend)
         self._check_lengths()
         steps = self.train.num_steps
         if self.schedule.has_end and not self.schedule.decay_steps:

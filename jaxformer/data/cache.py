@@ -6,7 +6,6 @@ with the sizes and SHA-256 of the three. It is written under another name and re
 when it is opened; one that is torn or of other content is made again.
 """
 
-import contextlib
 import dataclasses
 import hashlib
 import json
@@ -21,6 +20,7 @@ from typing import Any
 import numpy as np
 
 FORMAT = 1
+FILES = ("tokens", "offsets", "bytes")
 Document = tuple[np.ndarray, int]  # token ids, bytes that its targets stand for
 
 log = logging.getLogger(__name__)
@@ -63,34 +63,38 @@ def open_cache(
     if workdir is None:
         folder = Path(tempfile.mkdtemp(prefix="jaxformer-"))
         try:
-            _write(folder, name, vocab_size, documents)
-            return _map(folder, name)
+            write_cache(folder, name, vocab_size, documents)
+            return map_cache(folder, name)
         finally:
             shutil.rmtree(folder)
     folder = Path(workdir) / f"tokens-{name}"
-    damage = _damage(folder, name)
-    if damage:
+    what = damage(folder, name)
+    if what:
         if folder.exists():
-            log.warning("%s %s: tokenising again", folder, damage)
+            log.warning("%s %s: tokenising again", folder, what)
             shutil.rmtree(folder)
         folder.parent.mkdir(parents=True, exist_ok=True)
         temporary = Path(tempfile.mkdtemp(prefix=f"tokens-{name}.tmp-", dir=folder.parent))
         try:
-            _write(temporary, name, vocab_size, documents)
-            with contextlib.suppress(OSError):  # another process was first, with equal content
+            write_cache(temporary, name, vocab_size, documents)
+            try:
                 os.rename(temporary, folder)
+            except OSError:  # another process was first, with equal content
+                if damage(folder, name):
+                    raise
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
-    return _map(folder, name)
+    return map_cache(folder, name)
 
 
 def read_cache(workdir: str | Path, name: str) -> TokenCache | None:
     """The cache of this name if it is there and whole."""
     folder = Path(workdir) / f"tokens-{name}"
-    return None if _damage(folder, name) else _map(folder, name)
+    return None if damage(folder, name) else map_cache(folder, name)
 
 
-def _write(folder: Path, name: str, vocab_size: int, documents: Iterable[Document]) -> None:
+def write_cache(folder: Path, name: str, vocab_size: int, documents: Iterable[Document]) -> None:
+    """Writes a cache's files, meta.json last."""
     dtype = next(d for d in (np.uint8, np.uint16, np.uint32) if vocab_size <= np.iinfo(d).max + 1)
     lengths, sizes = [], []
     with open(folder / "tokens", "wb") as file:
@@ -101,7 +105,7 @@ def _write(folder: Path, name: str, vocab_size: int, documents: Iterable[Documen
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
     offsets.tofile(folder / "offsets")
     np.array(sizes, np.int64).tofile(folder / "bytes")
-    files = {n: _describe(folder / n) for n in ("tokens", "offsets", "bytes")}
+    files = {n: _describe(folder / n) for n in FILES}
     meta = {"format": FORMAT, "fingerprint": name, "dtype": np.dtype(dtype).name, "files": files}
     (folder / "meta.json").write_text(json.dumps(meta, indent=2) + "\n", encoding="utf-8")
     for path in (folder / "meta.json", *(folder / n for n in files)):
@@ -115,7 +119,7 @@ def _describe(path: Path) -> dict[str, Any]:
     return {"size": path.stat().st_size, "sha256": digest}
 
 
-def _damage(folder: Path, name: str) -> str:
+def damage(folder: Path, name: str) -> str:
     """What is wrong with a cache folder; '' if nothing."""
     try:
         meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
@@ -131,7 +135,8 @@ def _damage(folder: Path, name: str) -> str:
     return ""
 
 
-def _map(folder: Path, name: str) -> TokenCache:
+def map_cache(folder: Path, name: str) -> TokenCache:
+    """Maps a whole cache."""
     meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
     size = meta["files"]["tokens"]["size"]  # an empty file cannot be mapped
     tokens = np.memmap(folder / "tokens", meta["dtype"], "r") if size else np.zeros(0, np.uint8)

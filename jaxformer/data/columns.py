@@ -1,5 +1,6 @@
 """Examples of several columns, read line by line from local files: pairs, texts with labels."""
 
+import contextlib
 import csv
 import gzip
 import io
@@ -39,20 +40,41 @@ def read_parallel(sources: list[Path], targets: list[Path]) -> Iterator[Row]:
 
 def read_text(path: Path) -> str:
     """The file's text, line breaks as they are; UserError unless it is UTF-8."""
-    mend = "give UTF-8 text (in a folder, narrow data.pattern)"
-    try:
+    with _reading(path):
         content = path.read_bytes()
         if path.suffix == ".gz":
             content = gzip.decompress(content)
+    return _decode(path, content, 0)
+
+
+def read_lines(path: Path) -> Iterator[str]:
+    """The file's lines without their \\n, read as they are asked for; UserError."""
+    start = 0
+    with _reading(path), (gzip.open if path.suffix == ".gz" else open)(path, "rb") as file:
+        for line in file:
+            yield _decode(path, line, start).removesuffix("\n")
+            start += len(line)
+
+
+@contextlib.contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    try:
+        yield
     except (OSError, EOFError, zlib.error) as error:
         reason = getattr(error, "strerror", "") or str(error) or type(error).__name__
         raise UserError(str(path), f"cannot be read ({reason})", "check the file")
+
+
+def _decode(path: Path, content: bytes, start: int) -> str:
+    """The text of a file's bytes from `start` on."""
+    mend = "give UTF-8 text (in a folder, narrow data.pattern)"
     if b"\0" in content:
-        raise UserError(str(path), f"is binary (a zero byte at {content.index(0)})", mend)
+        what = f"is binary (a zero byte at {start + content.index(0)})"
+        raise UserError(str(path), what, mend)
     try:
-        return content.decode("utf-8-sig")
+        return content.decode("utf-8" if start else "utf-8-sig")
     except UnicodeDecodeError as error:
-        raise UserError(str(path), f"is not UTF-8 text (byte {error.start})", mend)
+        raise UserError(str(path), f"is not UTF-8 text (byte {start + error.start})", mend)
 
 
 def no_column(where: str, field: str, column: str, columns: Iterable[Any]) -> UserError:
@@ -68,7 +90,7 @@ def _lines(path: Path) -> list[str]:
 
 
 def _json_lines(path: Path, fields: Fields, _: Row) -> Iterator[Row]:
-    for number, line in enumerate(read_text(path).split("\n"), 1):
+    for number, line in enumerate(read_lines(path), 1):
         if not line.strip():
             continue
         where = f"{path} line {number}"

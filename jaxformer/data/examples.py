@@ -6,18 +6,20 @@ tokenised once into a cache of its own; classes are cached like tokens.
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from jaxformer.config import DataConfig, RunConfig
-from jaxformer.data.cache import Document, TokenCache, fingerprint, open_cache, read_cache
+from jaxformer.data.cache import TokenCache, fingerprint, open_cache
 from jaxformer.data.columns import Row, read_parallel, read_rows
+from jaxformer.data.mixture import JoinedRows, mix, seed_of
 from jaxformer.data.packing import RowSource
+from jaxformer.data.places import find_place
 from jaxformer.data.rows import LabelledRows, PairRows
+from jaxformer.data.sides import Split, find_classes, tokenised_sides
 from jaxformer.data.sources import files_fingerprint, find_files
-from jaxformer.data.tokenise import documents, encode
 from jaxformer.data.tokenizers import Tokenizer
 from jaxformer.data.vocabulary import make_tokenizer
 from jaxformer.data.workdir import check_special, saved_classes, saved_tokenizer
@@ -27,18 +29,16 @@ SIDES = ("first", "second")
 
 
 @dataclasses.dataclass(frozen=True)
-class Split:
-    """Examples that are read anew by each iteration; `kept` bool[N] picks some of the files'."""
+class Source:
+    """One source of a run, which `cfg` names in data.path, and the files of each split."""
 
-    read: Callable[[], Iterator[Row]]
-    kept: np.ndarray | None = None
+    cfg: RunConfig
+    files: dict[str, tuple[list[Path], list[Path]]]
+    content: list[list[str]]
 
-    def __iter__(self) -> Iterator[Row]:
-        rows = (row for row in self.read() if all(field.strip() for field in row))
-        return rows if self.kept is None else itertools.compress(rows, self.kept)
-
-    def side(self, index: int) -> Iterator[str]:
-        return (row[index] for row in self)
+    def names(self, tokenizer: Tokenizer, classes: tuple[str, ...], split: str) -> list[str]:
+        """The names of the caches of a split."""
+        return _names(self.cfg, self.content, tokenizer, classes, split)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,35 +53,49 @@ class Opened:
 
 def open_examples(cfg: RunConfig, workdir: Path | None) -> Opened:
     """Opens pairs or labelled texts, tokenised into `workdir`; files are read once. UserError."""
-    data, splits = cfg.data, ("train", "validation")
-    files = _find(data)
-    content = [files_fingerprint([*first, *second]) for first, second in files.values()]
+    data, place = cfg.data, find_place(cfg.data, workdir)
+    sources = _sources(cfg)
+    # Validation files of their own are the same beside each source.
+    held_out = sources[:1] if data.validation_path else sources
+    parts = [(n, "train") for n in range(len(sources))]
+    parts += [(n, "validation") for n in range(len(held_out))]
     tokenizer, classes = saved_tokenizer(data, workdir), saved_classes(workdir)
-    labelled = cfg.objective.has_labels
-    caches: dict[str, list[TokenCache]] = {}
-    if tokenizer is not None and workdir is not None and (classes or not labelled):
-        for split in splits:
-            found = (
-                read_cache(workdir, n) for n in _names(cfg, content, tokenizer, classes, split)
-            )
-            caches[split] = [cache for cache in found if cache is not None]
-    if not all(len(caches.get(split, [])) == len(SIDES) for split in splits):
-        examples = _split(cfg, files)
+    found: list[TokenCache | None] = [None]
+    if tokenizer is not None and (classes or not cfg.objective.has_labels):
+        names = [sources[n].names(tokenizer, classes, split) for n, split in parts]
+        found = [place.read(name) for name in itertools.chain.from_iterable(names)]
+    caches = [cache for cache in found if cache is not None]
+    if tokenizer is None or len(caches) < len(found):
+        examples = [_split(source.cfg, source.files) for source in sources]
         tokenizer = tokenizer or _make_tokenizer(cfg, examples)
         check_special(cfg, tokenizer)
-        if labelled:
-            classes = classes or find_classes(cfg, examples["train"])
-        for split in splits:
-            names = _names(cfg, content, tokenizer, classes, split)
-            caches[split] = _tokenise(cfg, examples[split], tokenizer, classes, workdir, names)
-    assert tokenizer is not None
-    rows = {split: _rows(cfg, caches[split], split == "train") for split in splits}
-    return Opened(tokenizer, classes, rows["train"], rows["validation"])
+        if cfg.objective.has_labels:
+            classes = classes or find_classes(cfg, [part["train"] for part in examples])
+        caches = []
+        for n, split in parts:
+            names = sources[n].names(tokenizer, classes, split)
+            made = tokenised_sides(sources[n].cfg, examples[n][split], tokenizer, classes)
+            caches += [place.open(name, *side) for name, side in zip(names, made, strict=True)]
+    sides = list(zip(caches[::2], caches[1::2], strict=True))
+    train = [
+        _rows(cfg, side, seed_of(cfg.data_seed, n) if len(sources) > 1 else cfg.data_seed)
+        for n, side in enumerate(sides[: len(sources)])
+    ]
+    validation = [_rows(cfg, side, None) for side in sides[len(sources) :]]
+    rows = train[0]
+    if data.mixture.paths:
+        rows = mix(train, data.paths, data.mixture.weights, data.mixture.end, cfg.data_seed)
+    joined = validation[0] if len(validation) == 1 else JoinedRows(validation)
+    return Opened(tokenizer, classes, rows, joined)
 
 
 def read_examples(cfg: RunConfig) -> dict[str, list[Row]]:
     """Both texts of every example of 'train' and 'validation', as they are in the files."""
-    return {name: list(split) for name, split in _split(cfg, _find(cfg.data)).items()}
+    splits = [_split(source.cfg, source.files) for source in _sources(cfg)]
+    return {
+        name: [row for part in (splits[:1] if is_shared else splits) for row in part[name]]
+        for name, is_shared in (("train", False), ("validation", bool(cfg.data.validation_path)))
+    }
 
 
 def open_file(
@@ -95,19 +109,19 @@ def open_file(
     files = _files(cfg.data, str(path), str(target_path))
     split = Split(_reader(cfg, files))
     names = _names(cfg, [files_fingerprint([*files[0], *files[1]])], tokenizer, classes, "file")
-    return _rows(cfg, _tokenise(cfg, split, tokenizer, classes, None, names), False)
+    made = tokenised_sides(cfg, split, tokenizer, classes)
+    caches = [open_cache(None, name, *side) for name, side in zip(names, made, strict=True)]
+    return _rows(cfg, caches, None)
 
 
-def find_classes(cfg: RunConfig, train: Split) -> tuple[str, ...]:
-    """The names in the training examples, sorted; numbers by their value."""
-    labels = (label for text in train.side(1) for label in _labels(cfg, text))
-    classes = set(labels)
-    if len(classes) < 2:
-        what = f"has {len(classes)} class in column {cfg.data.label_field or 'label'!r}"
-        raise UserError(cfg.data.path, what, "give examples of two classes or more")
-    if all(name.isdecimal() and name.isascii() for name in classes):
-        return tuple(sorted(classes, key=lambda name: (int(name), name)))
-    return tuple(sorted(classes))
+def _sources(cfg: RunConfig) -> list[Source]:
+    found = []
+    for path in cfg.data.paths:
+        its = dataclasses.replace(cfg, data=dataclasses.replace(cfg.data, path=path))
+        files = _find(its.data)
+        content = [files_fingerprint([*first, *second]) for first, second in files.values()]
+        found.append(Source(its, files, content))
+    return found
 
 
 def _find(data: DataConfig) -> dict[str, tuple[list[Path], list[Path]]]:
@@ -169,12 +183,13 @@ def _split(cfg: RunConfig, files: dict[str, tuple[list[Path], list[Path]]]) -> d
     return {"train": Split(whole.read, ~is_held_out), "validation": Split(whole.read, is_held_out)}
 
 
-def _make_tokenizer(cfg: RunConfig, examples: dict[str, Split]) -> Tokenizer:
-    """One tokenizer for both sides of pairs."""
+def _make_tokenizer(cfg: RunConfig, examples: list[dict[str, Split]]) -> Tokenizer:
+    """One tokenizer for all sources and both sides of pairs."""
     sides = (0, 1) if cfg.objective.has_pairs else (0,)
 
     def texts(*splits: str) -> Iterable[str]:
-        return (text for split in splits for side in sides for text in examples[split].side(side))
+        parts = (part[split] for split in splits for part in examples)
+        return (text for part in parts for side in sides for text in part.side(side))
 
     return make_tokenizer(
         cfg.data.tokenizer, lambda: texts("train"), lambda: texts("train", "validation")
@@ -198,77 +213,10 @@ def _names(
     return [fingerprint(*parts, split, side) for side in SIDES]
 
 
-def _tokenise(
-    cfg: RunConfig,
-    split: Split,
-    tokenizer: Tokenizer,
-    classes: tuple[str, ...],
-    workdir: Path | None,
-    names: list[str],
-) -> list[TokenCache]:
-    data, kind, ids = cfg.data, cfg.objective.kind, {name: i for i, name in enumerate(classes)}
-    words = tokenizer.vocab_size
-    special = {"add_bos": data.add_bos, "add_eos": data.add_eos}
-    made: list[tuple[int, Iterable[Document]]]
-    if kind == "token_classification":
-        tagged = lambda side: (pair[side] for pair in _tagged(cfg, split, tokenizer, ids))  # noqa: E731
-        made = [(words, tagged(0)), (len(classes) + 1, tagged(1))]
-    else:
-        made = [(words, documents(tokenizer, split.side(0), data.path, **special))]
-    if kind == "sequence_classification":
-        labels = ((np.array([_class(cfg, ids, n)]), 0) for n in split.side(1))
-        made.append((len(classes), labels))
-    if kind == "seq2seq":
-        where = data.target_path or data.path
-        targets = documents(tokenizer, split.side(1), where, add_bos=True, add_eos=True)
-        made.append((words, targets))
-    return [
-        open_cache(workdir, name, size, docs)
-        for name, (size, docs) in zip(names, made, strict=True)
-    ]
-
-
-def _tagged(
-    cfg: RunConfig, split: Split, tokenizer: Tokenizer, ids: dict[str, int]
-) -> Iterator[tuple[Document, Document]]:
-    """Tokens of each text, and for the last token of each word its class + 1, 0 for the others."""
-    data, before = cfg.data, np.array([tokenizer.bos_id] * cfg.data.add_bos, np.int32)
-    after = np.array([tokenizer.eos_id] * cfg.data.add_eos, np.int32)
-    for text, classes in split:
-        words, labels = text.split(), _labels(cfg, classes)
-        if len(words) != len(labels):
-            what = f"has {len(labels)} classes for the {len(words)} words of {text[:40]!r}"
-            raise UserError(data.path, what, "give one for each word, separated by spaces")
-        spaced = [word if i == 0 else f" {word}" for i, word in enumerate(words)]
-        parts = encode(tokenizer, spaced, data.path)
-        marks = []
-        for part, word, label in zip(parts, words, labels, strict=True):
-            if not len(part):
-                what, mend = f"holds {word!r}, which has no tokens", "leave it out"
-                raise UserError(data.path, what, mend)
-            marks.append(np.append(np.zeros(len(part) - 1), _class(cfg, ids, label) + 1))
-        tokens = np.concatenate([before, *parts, after]).astype(np.int32)
-        zeros = np.zeros(len(before)), np.zeros(len(after))
-        yield (tokens, 0), (np.concatenate([zeros[0], *marks, zeros[1]]).astype(np.int32), 0)
-
-
-def _labels(cfg: RunConfig, text: str) -> list[str]:
-    return text.split() if cfg.objective.kind == "token_classification" else [text.strip()]
-
-
-def _class(cfg: RunConfig, ids: dict[str, int], name: str) -> int:
-    name = name.strip()
-    if name not in ids:
-        what = f"has the class {name!r}, none of the {len(ids)} that are trained on"
-        where = cfg.data.validation_path or cfg.data.path
-        raise UserError(where, what, "leave it out, or train on it in a new workdir")
-    return ids[name]
-
-
-def _rows(cfg: RunConfig, caches: list[TokenCache], is_train: bool) -> RowSource:
+def _rows(cfg: RunConfig, caches: Sequence[TokenCache], seed: int | None) -> RowSource:
+    """Rows of training, packed in an order drawn from `seed`, or of validation."""
     data, (first, second) = cfg.data, caches
     if cfg.objective.has_pairs:
         lengths = data.length, data.target_length or data.length
-        seed = cfg.data_seed if is_train else None
         return PairRows(first, second, lengths, data.pack, seed, data.add_eos)
     return LabelledRows(first, second, data.length, cfg.objective.kind, data.add_eos)

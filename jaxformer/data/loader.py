@@ -1,22 +1,23 @@
 """Batches as a pure function of (source, seed, step): the loader's whole state is the step.
 
 Example number g = step * batch_size + b belongs to epoch g // n, where n is the number of rows, and
-is row permutation(seed, epoch)[g mod n]. Batches straddle epochs; nothing is dropped or padded.
-Of a task it is what its sampler draws for g.
+is row permutation(seed, epoch)[g mod n]; a mixture orders its epochs itself. Batches straddle
+epochs; nothing is dropped or padded. Of a task it is what its sampler draws for g.
 """
 
-import functools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 import grain
 import numpy as np
 
+from jaxformer.data.mixture import MixedRows
+from jaxformer.data.order import shuffled
 from jaxformer.data.packing import RowSource
 from jaxformer.data.tasks.rows import TaskRows
 from jaxformer.errors import UserError
 
 Batch = dict[str, np.ndarray]
-ROUNDS = 4  # of grain's block cipher
 ENDLESS = 2**53  # steps
 READ = grain.ReadOptions(num_threads=2, prefetch_buffer_size=4)  # whole batches
 
@@ -40,8 +41,7 @@ class Loader:
         self.source, self.seed = source, seed
         self.step = start_step  # of the batch that comes next
         self._batch_size = batch_size
-        self._slice = _slice(batch_size, process_index, process_count, "train.batch_size")
-        self._key = functools.lru_cache(maxsize=64)(self._draw_key)
+        self._slice = slice_of(batch_size, process_index, process_count, "train.batch_size")
         self._batches: grain.DatasetIterator | None = None
 
     def __iter__(self) -> Iterator[Batch]:
@@ -61,15 +61,16 @@ class Loader:
         if isinstance(self.source, TaskRows):
             return self.source.batch(int(examples[0]), len(examples))
         rows = [self.source.row(*self._locate(g)) for g in examples.tolist()]
-        return _stack(rows, examples)
+        return stack(rows, examples)
 
     def example_ids(self, step: int) -> np.ndarray:
         """int64[B]: epoch * n + row, which no two examples of a run share."""
-        if isinstance(self.source, TaskRows):
-            return self._examples(step)
-        n = len(self.source)
-        pairs = [self._locate(g) for g in self._examples(step).tolist()]
-        return np.array([epoch * n + row for epoch, row in pairs], np.int64)
+        return np.array(self._ids(self._examples(step).tolist()), np.int64)
+
+    def batch_ids(self, step: int) -> list[int]:
+        """The same of the batch of all processes together."""
+        first = step * self._batch_size
+        return self._ids(range(first, first + self._batch_size))
 
     def close(self) -> None:
         """Ends the threads that read ahead."""
@@ -80,15 +81,19 @@ class Loader:
     def _examples(self, step: int) -> np.ndarray:
         return step * self._batch_size + np.arange(self._slice.start, self._slice.stop)
 
+    def _ids(self, examples: Iterable[int]) -> list[int]:
+        n = len(self.source)
+        return [epoch * n + row for epoch, row in map(self._locate, examples)]
+
     def _locate(self, example: int) -> tuple[int, int]:
         epoch, place = divmod(example, len(self.source))
-        row = grain.experimental.index_shuffle(
-            place, max_index=len(self.source) - 1, seed=self._key(epoch), rounds=ROUNDS
-        )
-        return epoch, row
+        if isinstance(self.source, MixedRows | TaskRows):  # epochs with an order of their own
+            return epoch, place
+        return epoch, shuffled(place, len(self.source), self.seed, epoch)
 
-    def _draw_key(self, epoch: int) -> int:
-        return int(np.random.SeedSequence([self.seed, epoch]).generate_state(1)[0])
+    def state(self) -> dict[str, Any]:
+        """All that is needed to go on: a JSON value."""
+        return {"step": self.step}
 
 
 class _Batches:
@@ -117,21 +122,23 @@ def evaluation_batches(
     processes take the same number of batches.
     """
     total = min(len(source), max_rows) if max_rows else len(source)
-    part = _slice(batch_size, process_index, process_count, "eval.batch_size")
+    part = slice_of(batch_size, process_index, process_count, "eval.batch_size")
     for first in range(0, total, batch_size):
         examples = first + np.arange(part.start, part.stop)
         rows = [source.row(0, g) for g in examples.tolist() if g < total]
         blank = {k: np.zeros_like(v) for k, v in source.row(0, 0).items()}
-        yield _stack(rows + [blank] * (len(examples) - len(rows)), examples)
+        yield stack(rows + [blank] * (len(examples) - len(rows)), examples)
 
 
-def _stack(rows: list[dict[str, np.ndarray]], examples: np.ndarray) -> Batch:
+def stack(rows: list[dict[str, np.ndarray]], examples: np.ndarray) -> Batch:
+    """A batch of rows with these numbers."""
     batch = {name: np.stack([row[name] for row in rows]) for name in rows[0]}
     batch["rows"] = (examples % 2**31).astype(np.int32)
     return batch
 
 
-def _slice(batch_size: int, index: int, count: int, where: str) -> slice:
+def slice_of(batch_size: int, index: int, count: int, where: str) -> slice:
+    """A process's rows of a batch; UserError unless all have as many."""
     if batch_size % count:
         raise UserError(
             where,

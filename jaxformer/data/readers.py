@@ -44,6 +44,28 @@ def read_files(cfg: DataConfig, files: list[Path], cache_dir: str) -> Any:
 
 def read_hub(cfg: DataConfig) -> Any:
     """The train split of `owner/name` or `owner/name:subset`, kept in Hugging Face's own cache."""
+    data = _load_hub(cfg, streaming=False)
+    field = cfg.text_field or "text"
+    if field not in data.column_names:
+        raise no_column(cfg.path, "text_field", field, data.column_names)
+    _check_type(cfg.path, field, data.data.schema.field(field).type)
+    data = data.select_columns([field])
+    return data.rename_column(field, "text") if field != "text" else data
+
+
+def open_hub_stream(cfg: DataConfig) -> Any:
+    """The same as an `IterableDataset`, of which only what is read is fetched."""
+    data = _load_hub(cfg, streaming=True)
+    field, columns = cfg.text_field or "text", data.column_names
+    if columns is None:  # not told by the data set: its first example tells
+        columns = list(next(iter(data), {}))
+    if field not in columns:
+        raise no_column(cfg.path, "text_field", field, columns)
+    data = data.select_columns([field])
+    return data.rename_column(field, "text") if field != "text" else data
+
+
+def _load_hub(cfg: DataConfig, *, streaming: bool) -> Any:
     import datasets
     from huggingface_hub import constants
     from huggingface_hub.utils import get_session
@@ -58,7 +80,7 @@ def read_hub(cfg: DataConfig) -> Any:
     ):  # no network: whatever the HTTP library raises; offline, only the cache is left
         constants.HF_HUB_OFFLINE = True
     try:
-        data = datasets.load_dataset(name, subset or None, split="train")
+        return datasets.load_dataset(name, subset or None, split="train", streaming=streaming)
     except Exception as error:  # a dozen kinds: not found, gated, offline, no such subset or split
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UserError(
@@ -68,12 +90,6 @@ def read_hub(cfg: DataConfig) -> Any:
         )
     finally:
         constants.HF_HUB_OFFLINE = was_offline
-    field = cfg.text_field or "text"
-    if field not in data.column_names:
-        raise no_column(cfg.path, "text_field", field, data.column_names)
-    _check_type(cfg.path, field, data.data.schema.field(field).type)
-    data = data.select_columns([field])
-    return data.rename_column(field, "text") if field != "text" else data
 
 
 def features() -> Any:

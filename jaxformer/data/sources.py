@@ -132,4 +132,5 @@ def _folder_files(folder: Path, pattern: str, workdir: str | Path | None) -> lis
 
 def _is_skipped(folder: Path, own: Path | None) -> bool:
     hidden = folder.name.startswith(".") or folder.name in SKIPPED
-    return hidden or (folder / "pyvenv.cfg").exists() or folder.resolve() == own
+    is_cache = folder.name.startswith("tokens-") and (folder / "meta.json").exists()
+    return hidden or is_cache or (folder / "pyvenv.cfg").exists() or folder.resolve() == own

@@ -38,11 +38,21 @@ def dropout(
 ) -> jax.Array:
     """Zeroes entries of x[B, ...] with probability `rate` and scales the rest by 1 / (1 - rate).
 
-    `site` names the place in the network, `layer` (may be traced) the layer it stands in.
+    `site` names the place in the network, `layer` (may be traced) the layer it stands in. The
+    probability is a multiple of 2^-16, and what is kept is scaled by exactly its inverse.
     """
     if key is None or rate == 0:
         return x
     site_key = jax.random.fold_in(jax.random.fold_in(key.key, zlib.crc32(site.encode())), layer)
     row_keys = jax.vmap(jax.random.fold_in, (None, 0))(site_key, key.rows_B)
-    keep = jax.vmap(lambda k: jax.random.bernoulli(k, 1 - rate, x.shape[1:]))(row_keys)
-    return jnp.where(keep, x / (1 - rate), 0).astype(x.dtype)
+    draws = jax.vmap(lambda k: _uint16(k, x.shape[1:]))(row_keys)
+    kept = max(1, round((1 - rate) * 2**16))  # of all draws
+    return jnp.where(draws < kept, x * (2**16 / kept), 0).astype(x.dtype)
+
+
+def _uint16(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    """Uniform draws as uint32; two of them are one number of the generator, which costs most."""
+    *outer, width = shape
+    pairs = jax.random.bits(key, (*outer, -(-width // 2)), jnp.uint32)
+    halves = jax.lax.bitcast_convert_type(pairs, jnp.uint16).reshape(*outer, -1)
+    return halves[..., :width].astype(jnp.uint32)

@@ -12,10 +12,11 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.experimental import multihost_utils
 
 from jaxformer.config import RunConfig
 from jaxformer.data.loader import Batch, Loader
-from jaxformer.data.packing import RowSource
+from jaxformer.data.stream_loader import StreamLoader
 from jaxformer.distributed import differences, gather, is_alone
 from jaxformer.errors import TrainingFailed, UserError
 
@@ -26,6 +27,17 @@ def with_stop(batch: Batch, name: str) -> Batch:
         return batch
     number = signal.Signals[name].value if name else 0
     return batch | {"stop": np.full_like(batch["rows"], number)}
+
+
+def notice(step: int) -> str:
+    """'SIGTERM' at the step at which all processes may stop for a notice that JAX was given.
+
+    Signals are taken from JAX while a run trains (see distributed.joined), other notices of a
+    cluster reach its preemption service only. To be asked at every step.
+    """
+    if is_alone() or not jax.config.values["jax_enable_preemption_service"]:
+        return ""
+    return "SIGTERM" if multihost_utils.reached_preemption_sync_point(step) else ""
 
 
 def check_same_start(step: int, meta: dict[str, Any]) -> None:
@@ -40,16 +52,15 @@ def check_same_start(step: int, meta: dict[str, Any]) -> None:
         )
 
 
-def check_same_step(cfg: RunConfig, source: RowSource, step: int) -> None:
+def check_same_step(cfg: RunConfig, batches: Loader | StreamLoader, step: int) -> None:
     """Every train.check_every steps: raises TrainingFailed, naming the process that differs."""
     if is_alone() or not cfg.train.check_every or step % cfg.train.check_every:
         return
     key = jax.random.fold_in(jax.random.key(cfg.seed), step)
-    ids = Loader(source, cfg.train.batch_size, cfg.seed).example_ids(step - 1)
     values = {
         "the step": step,
         "its random keys": _hash(jax.random.key_data(key).tolist()),
-        "the examples of its batch": _hash(ids.tolist()),
+        "the examples of its batch": _hash(batches.batch_ids(step - 1)),
     }
     found = differences(gather(values))
     if found:

@@ -16,13 +16,15 @@ from jaxformer.checkpoint import Checkpoints
 from jaxformer.config import RunConfig
 from jaxformer.data import Data
 from jaxformer.data.loader import Loader
+from jaxformer.data.stream_loader import StreamLoader
+from jaxformer.data.streams import RowStream
 from jaxformer.distributed import is_alone, is_first, together
 from jaxformer.errors import Preempted
 from jaxformer.evaluation.evaluators import validation
 from jaxformer.models import build, init
 from jaxformer.nn.positions import check_bounds
 from jaxformer.sharding import check_batch, make_mesh, put_batch, replicated
-from jaxformer.training.agreement import check_same_start, check_same_step, with_stop
+from jaxformer.training.agreement import check_same_start, check_same_step, notice, with_stop
 from jaxformer.training.chain import Chain, as_hex, digest
 from jaxformer.training.clock import Clock
 from jaxformer.training.log import Log, Progress
@@ -71,7 +73,8 @@ def _train(
         held.enter_context(contextlib.closing(saved))
         meta = describe_run(cfg, data)
         before = find_start(cfg, meta, workdir, saved)
-        start = before["loader"]["step"] if before else 0
+        loader = before["loader"] if before else {"step": 0}
+        start = loader["step"]
         check_same_start(start, meta)
         with together():
             if is_first():
@@ -93,7 +96,7 @@ def _train(
             step=jax.jit(step, donate_argnums=0, out_shardings=(placed, everywhere)),
             digest=jax.jit(digest, out_shardings=everywhere),
             evaluate=validation(cfg, graphdef, data.validation, mesh),
-            batches=held.enter_context(contextlib.closing(_loader(cfg, data, start))),
+            batches=held.enter_context(contextlib.closing(_loader(cfg, data, loader))),
             saved=saved,
             meta=meta,
             log=Log(cfg, writer, meter, Chain(before.get("chain")), clock, progress),
@@ -116,7 +119,7 @@ class _Run:
     step: Callable[[TrainState, Any], tuple[TrainState, dict[str, jax.Array]]]
     digest: Callable[[Any], jax.Array]
     evaluate: Callable[[Any], dict[str, float]]
-    batches: Loader
+    batches: Loader | StreamLoader
     saved: Checkpoints
     meta: dict[str, Any]
     log: Log
@@ -142,8 +145,9 @@ def _steps(
             clock.to("step")
             run.meter.reset()
         run.saved.check()
-        check_same_step(cfg, run.batches.source, step)
-        stopping = stop.name if is_alone() else log.asked  # one step late, but in all alike
+        check_same_step(cfg, run.batches, step)
+        noticed = notice(step)
+        stopping = stop.name if is_alone() else log.asked or noticed  # late, but in all alike
         due = step == end or _due(step, every.checkpoint_every)
         evaluates = step == end or _due(step, every.eval_every) or (due and every.keep_best)
         saves = due or stopping
@@ -157,7 +161,7 @@ def _steps(
         if saves:
             with clock.on("save"):
                 about = {"chain": log.chain.links, "seconds": clock.seconds()}
-                about |= {"parameters": as_hex(now), "loader": {"step": run.batches.step}}
+                about |= {"parameters": as_hex(now), "loader": run.batches.state()}
                 run.saved.save(step, state, run.meta | about, loss)
         if stopping and step < end:
             run.saved.wait()
@@ -165,15 +169,12 @@ def _steps(
         run.meter.reset()
 
 
-def _loader(cfg: RunConfig, data: Data, start: int) -> Loader:
-    return Loader(
-        data.train,
-        cfg.train.batch_size,
-        cfg.data_seed,
-        start_step=start,
-        process_index=jax.process_index(),
-        process_count=jax.process_count(),
-    )
+def _loader(cfg: RunConfig, data: Data, state: dict[str, Any]) -> Loader | StreamLoader:
+    """Batches from the state of an earlier loader on."""
+    place = jax.process_index(), jax.process_count()
+    if isinstance(data.train, RowStream):
+        return StreamLoader(data.train, cfg.train.batch_size, state, *place)
+    return Loader(data.train, cfg.train.batch_size, cfg.data_seed, state["step"], *place)
 
 
 def _due(step: int, every: int) -> bool:

@@ -8,7 +8,7 @@ from tokenizers import models, pre_tokenizers
 from configs import shakespeare_char, text
 from jaxformer.config import RunConfig
 from jaxformer.data import describe, open_data
-from jaxformer.data import open as module
+from jaxformer.data import texts as module
 from jaxformer.data.loader import Loader, evaluation_batches
 from jaxformer.data.packing import DocumentRows, PackedRows
 from jaxformer.data.tokenizers import Tokenizer

@@ -51,7 +51,8 @@ def test_a_traced_layer_draws_like_a_number():
 def test_kept_share_and_expectation(rate):
     x = jnp.full((64, 2000), 3.0)
     y = np.asarray(dropout(x, rate, RowKey.of(KEY, 64), "site"))
-    np.testing.assert_allclose(np.unique(y), [0, 3 / (1 - rate)], rtol=1e-6)
+    probability = round((1 - rate) * 2**16) / 2**16  # of keeping: exactly this, exactly undone
+    np.testing.assert_allclose(np.unique(y), [0, 3 / probability], rtol=1e-6)
     n, kept = x.size, (y != 0).mean()
     four_sigma = 4 * (rate * (1 - rate) / n) ** 0.5
     assert abs(kept - (1 - rate)) < four_sigma

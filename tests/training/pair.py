@@ -11,7 +11,9 @@ import time
 from pathlib import Path
 
 import jax
+from jax.experimental import multihost_utils
 
+from jaxformer.data.loader import Loader
 from jaxformer.distributed import Group, first_alone, gather, is_first, joined, together
 from jaxformer.errors import Preempted, TrainingFailed, UserError
 from jaxformer.training.agreement import check_same_step
@@ -65,12 +67,15 @@ def main(folder: Path, process: int) -> None:
     asked = Terminate(5) if not is_first() else None
     told("asked", lambda: train(cfg, data, folder / "run", progress=asked))
     told("resumed", lambda: train(cfg, data, folder / "run"))
+    multihost_utils.reached_preemption_sync_point = lambda step: step == 7
+    told("noticed", lambda: train(cfg, data, folder / "noticed"))
     other = tiny.data()
     other.train = tiny.Rows(fingerprint="rows" if is_first() else "other rows")
     told("other data", lambda: train(cfg, other, folder / "other"))
     other.train = tiny.Rows(size=40 if is_first() else 80)
-    told("apart", lambda: check_same_step(cfg, other.train, 3))
-    told("not compared", lambda: check_same_step(cfg, other.train, 4))
+    batches = Loader(other.train, cfg.train.batch_size, cfg.seed)
+    told("apart", lambda: check_same_step(cfg, batches, 3))
+    told("not compared", lambda: check_same_step(cfg, batches, 4))
     small = tiny.config(**(CHANGES | {"mesh__data": 1}))
     told("no mesh", lambda: train(small, data, folder / "small"))
     (folder / f"ends-{process}.json").write_text(json.dumps(ENDS))

@@ -57,6 +57,8 @@ def test_two_processes_stopped_and_resumed_give_what_one_gives(pair, tmp_path):
     [end] = {end["asked"] for end in ends}  # the signal was sent to process 1 alone
     assert end == "Preempted: SIGTERM: saved at step 8, the same command resumes"
     assert [end["resumed"] for end in ends] == [12, 12]
+    [noticed] = {end["noticed"] for end in ends}  # as JAX's preemption service tells all of them
+    assert noticed == "Preempted: SIGTERM: saved at step 7, the same command resumes"
     assert train(tiny.config(**tiny.DROPOUT), tiny.data(), tmp_path) == 12
     assert compare_lines(tmp_path, folder / "run", rtol=1e-5) is None
     assert read_lines(tmp_path).keys() == read_lines(folder / "run").keys()

@@ -85,7 +85,11 @@ def test_exact_runs_pass(here):
 
 def test_a_loader_that_resumes_one_batch_late_is_found(here, monkeypatch):
     right = loop._loader
-    monkeypatch.setattr(loop, "_loader", lambda cfg, data, n: right(cfg, data, n + (n > 0)))
+
+    def late(cfg, data, state):
+        return right(cfg, data, {"step": state["step"] + (state["step"] > 0)})
+
+    monkeypatch.setattr(loop, "_loader", late)
     found = here.moved("late", Place(), "straight", 0.0).difference
     assert (found.step, found.quantity) == (6, "data")  # killed at 6, resumed from 5
     assert "params/" in found.note
