@@ -7,6 +7,7 @@ import numpy as np
 from jaxformer.config import RunConfig
 from jaxformer.data import Data
 from jaxformer.data.loader import Loader
+from jaxformer.data.streams import RowStream
 from jaxformer.data.tasks.rows import SampledTask
 from jaxformer.experiments.programs import stack
 
@@ -24,12 +25,11 @@ class Feed:
         cfg, task = configs[0], data[0].task
         self.sampler = task.sampler if isinstance(task, SampledTask) else None
         self.most_steps = min(cfg.train.log_every, MOST_STEPS)
-        self._loaders = []
+        self._loaders: list[Loader] = []
         if self.sampler is None:
-            self._loaders = [
-                Loader(d.train, cfg.train.batch_size, c.data_seed)
-                for c, d in zip(configs, data, strict=True)
-            ]
+            for c, d in zip(configs, data, strict=True):
+                assert not isinstance(d.train, RowStream)  # groups.why_alone
+                self._loaders.append(Loader(d.train, cfg.train.batch_size, c.data_seed))
             batch = self._loaders[0].batch(step)
             size = len(data) * sum(rows.nbytes for rows in batch.values())
             self.most_steps = max(1, min(self.most_steps, MOST_BYTES // size))

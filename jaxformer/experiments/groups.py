@@ -57,6 +57,8 @@ def why_alone(cfg: RunConfig) -> str:
     if cfg.mesh.fsdp != 1 or cfg.mesh.data > 1:
         shape = f"mesh.data × fsdp = {cfg.mesh.data} × {cfg.mesh.fsdp}"
         return f"{shape} spreads each run over devices"
+    if cfg.data.streaming:
+        return "data.streaming reads each run's documents while it trains"
     if cfg.train.init_from:
         return "train.init_from starts each run with another's parameters"
     return ""

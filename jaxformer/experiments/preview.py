@@ -1,5 +1,6 @@
 """What a sweep will train and test on, shown before it starts."""
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -8,6 +9,8 @@ import numpy as np
 from jaxformer.config import RunConfig
 from jaxformer.data import Data, open_data
 from jaxformer.data.loader import evaluation_batches
+from jaxformer.data.stream_loader import StreamLoader
+from jaxformer.data.streams import RowStream
 from jaxformer.data.tokenizers import Tokenizer
 from jaxformer.evaluation.inputs import read_inputs
 from jaxformer.evaluation.lengths import trained_up_to
@@ -32,7 +35,11 @@ def examples(jobs: Sequence[Job]) -> dict[str, list[dict[str, str]]]:
 
 def _table(job: Job, data: Data) -> list[dict[str, str]]:
     cfg = job.config
-    [batch] = list(evaluation_batches(data.train, 1, 1))
+    if isinstance(data.train, RowStream):
+        with contextlib.closing(StreamLoader(data.train, 1)) as loader:
+            batch = next(loader)
+    else:
+        [batch] = list(evaluation_batches(data.train, 1, 1))
     lines = [{"split": "train", "length": "", "example": _text(batch, cfg, data.tokenizer)}]
     bound = document_limit(cfg.model).tokens
     found = read_inputs(cfg, data, job.suite).examples
