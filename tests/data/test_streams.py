@@ -163,6 +163,10 @@ def test_each_epoch_has_every_document_once_in_an_order_of_its_own(shards, windo
         for start in range(0, len(texts), window or 1):  # no document leaves its window
             part = slice(start, start + (window or 1))
             assert Counter(epoch[part]) == Counter(texts[part])
+        if window == 7:  # and not all windows of an epoch are shuffled alike
+            parts = [range(start, start + 7) for start in range(0, len(texts) - 7, 7)]
+            orders = {tuple(texts.index(epoch[i]) - part[0] for i in part) for part in parts}
+            assert len(orders) > 1
     assert len(set(map(tuple, epochs))) == (5 if window else 1)
     assert (epochs[0] == texts) == (not window)
 
