@@ -533,3 +533,10 @@ def test_a_hub_stream_that_is_not_there(monkeypatch):
     hub(monkeypatch, missing)
     with pytest.raises(UserError, match=r"cannot be had from the hub \(no such data set\)"):
         open_data(config("owner/name", **{"data.source": "hub"}), None)
+
+
+def test_what_is_wrong_with_any_source_is_refused_at_the_start(tmp_path, shards):
+    (tmp_path / "other.json").write_text('{"words": "no text"}\n')
+    paths = {"data.path": "", "data.mixture.paths": (shards, str(tmp_path / "other.json"))}
+    with pytest.raises(UserError, match=r"other\.json line 1: has no column"):
+        open_data(config("", **paths, **{"data.mixture.weights": (1000.0, 1.0)}), None)
