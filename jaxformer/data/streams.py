@@ -172,9 +172,8 @@ def open_stream(cfg: RunConfig, workdir: Path | None) -> tuple[Tokenizer, RowStr
         fingerprint("stream", [source.fingerprint for source in sources], *shape),
     )
     held_out = _validation(cfg, tokenizer, sources, workdir)
-    for source in sources:
-        next(source.read(Mark()))  # whatever is wrong with the beginning is refused now
-    next(stream.rows())
+    for source in sources:  # whatever is wrong with the beginning is refused now
+        next(Windows(source, data.length, ahead, data.pack, None))
     where = data.validation_path or data.name
     return tokenizer, stream, make_rows(cfg, tokenizer, held_out, where)
 

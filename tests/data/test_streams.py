@@ -538,5 +538,8 @@ def test_a_hub_stream_that_is_not_there(monkeypatch):
 def test_what_is_wrong_with_any_source_is_refused_at_the_start(tmp_path, shards):
     (tmp_path / "other.json").write_text('{"words": "no text"}\n')
     paths = {"data.path": "", "data.mixture.paths": (shards, str(tmp_path / "other.json"))}
+    write_shards(tmp_path, documents(), 1, "held_out")
+    held_out = {"data.validation_path": str(tmp_path / "held_out*")}
+    held_out |= {"data.stream.validation_documents": 0, "data.mixture.weights": (1000.0, 1.0)}
     with pytest.raises(UserError, match=r"other\.json line 1: has no column"):
-        open_data(config("", **paths, **{"data.mixture.weights": (1000.0, 1.0)}), None)
+        open_data(config("", **paths, **held_out), None)
