@@ -18,7 +18,7 @@ from flax import nnx
 from configs import shakespeare_char
 from jaxformer.checkpoint import Checkpoints
 from jaxformer.config import RunConfig
-from jaxformer.data import open_data
+from jaxformer.data import open_data, resolve
 from jaxformer.data.loader import Loader
 from jaxformer.evaluation.report import markdown
 from jaxformer.models import build, init
@@ -39,11 +39,7 @@ def main(text: str) -> None:
     cfg = RunConfig.from_config_dict(config)
     with tempfile.TemporaryDirectory() as folder:
         data = open_data(cfg, folder)
-        cfg = cfg.resolve(
-            vocab_size=data.tokenizer.vocab_size,
-            steps_per_epoch=len(data.train) / cfg.train.batch_size,
-        )
-        print(markdown(measure(cfg, data, Path(folder))))
+        print(markdown(measure(resolve(cfg, data), data, Path(folder))))
 
 
 def measure(cfg: RunConfig, data: Any, folder: Path) -> list[dict[str, Any]]:

@@ -70,7 +70,8 @@ def find_group(
         what = f"is missing while --{given} is given"
         mend = "several processes need --coordinator=HOST:PORT, --num_processes and --process_id"
         raise UserError(f"--{missing[0]}", what, mend)
-    if group.coordinator and not re.fullmatch(r"\S+:\d{1,5}", group.coordinator):
+    port = re.fullmatch(r"\S+:(\d{1,5})", group.coordinator or "")
+    if group.coordinator and not (port and 0 < int(port[1]) < 2**16):
         what, mend = f"is {group.coordinator!r}", "give the HOST:PORT of process 0"
         raise UserError("--coordinator", what, mend)
     size, place = group.num_processes, group.process_id
@@ -153,7 +154,7 @@ def gather(value: Any) -> list[Any]:
     """What each process gave, in their order: a small JSON value. All must call it."""
     if is_alone():
         return [value]
-    text = json.dumps(value).encode()
+    text = json.dumps(value, ensure_ascii=False).encode()
     if len(text) > MESSAGE_BYTES:
         raise ValueError(f"a message of {len(text)} bytes: {text[:80]!r}…")
     padded = np.zeros(MESSAGE_BYTES, np.uint8)
@@ -178,7 +179,7 @@ def together() -> Iterator[None]:
         parts = [raised.where, raised.what, raised.mend]
     elif raised is not None:
         parts = [f"{type(raised).__name__}: {raised}"]
-    told = gather([part[:400] for part in parts])
+    told = gather([part.encode()[:500].decode(errors="ignore") for part in parts])
     if raised is not None:
         raise raised
     for process, parts in enumerate(told):

@@ -241,6 +241,7 @@ REFUSED = [
     (FILE | {"data.tokenizer.path": ""}, "tokenizer.json"),
     (BPE | {"data.tokenizer.vocab_size": 259}, "at least 260"),
     ({"optimizer.weight_decay": -0.1}, "0 or more"),
+    ({"train.spike_guard.decay": 0.0}, "between 0 and 1"),
     ({"optimizer.clip_norm": -1.0}, "0 or more"),
     ({"optimizer.epsilon": 0.0}, "above 0"),
     *(({f"optimizer.{n}": b}, "0 to below 1") for n in ("b1", "b2") for b in (-0.1, 1.0)),

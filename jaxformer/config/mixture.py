@@ -21,7 +21,7 @@ class MixtureConfig(Section):
         unread(f"{where}.weights", self.weights, bool(count), "data.mixture.paths")
         if self.end == "stop" and not count:
             refuse(f"{where}.end", "is stop", "only data.mixture.paths reads it: leave it")
-        if not all(self.paths):
+        if not all(path.strip() for path in self.paths):
             refuse(f"{where}.paths", "has an empty name", "name the sources")
         if len(set(self.paths)) < count:
             mend = "give each once, with a weight"
@@ -43,3 +43,6 @@ class StreamConfig(Section):
 
     def check(self) -> None:
         at_least("data.stream", self, 0, "window", "validation_documents")
+        for name in ("window", "validation_documents"):
+            if (value := getattr(self, name)) >= 2**31:
+                refuse(f"data.stream.{name}", f"is {value}", "give fewer than 2**31 documents")

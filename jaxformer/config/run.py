@@ -100,8 +100,8 @@ class SpikeGuardConfig(Section):
     def check(self) -> None:
         at_least("train.spike_guard", self, 0, "threshold")
         at_least("train.spike_guard", self, 2, "warmup_steps")
-        if not 0 <= self.decay < 1:
-            refuse("train.spike_guard.decay", f"is {self.decay}", "give 0 to below 1")
+        if not 0 < self.decay < 1:
+            refuse("train.spike_guard.decay", f"is {self.decay}", "give a number between 0 and 1")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -19,7 +19,7 @@ from jaxformer.data.packing import RowSource
 from jaxformer.data.places import find_place
 from jaxformer.data.rows import LabelledRows, PairRows
 from jaxformer.data.sides import Split, find_classes, tokenised_sides
-from jaxformer.data.sources import files_fingerprint, find_files
+from jaxformer.data.sources import check_apart, files_fingerprint, find_files
 from jaxformer.data.tokenizers import Tokenizer
 from jaxformer.data.vocabulary import make_tokenizer
 from jaxformer.data.workdir import check_special, saved_classes, saved_tokenizer
@@ -121,6 +121,7 @@ def _sources(cfg: RunConfig) -> list[Source]:
         files = _find(its.data)
         content = [files_fingerprint([*first, *second]) for first, second in files.values()]
         found.append(Source(its, files, content))
+    check_apart([first + second for source in found for first, second in [source.files["train"]]])
     return found
 
 

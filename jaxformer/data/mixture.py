@@ -14,6 +14,9 @@ from jaxformer.errors import UserError
 
 log = logging.getLogger(__name__)
 
+# An epoch may not be longer than both: no weights that are meant make it so.
+MOST_ROWS, MOST_TIMES = 10**7, 1000
+
 
 class MixedRows:
     """An epoch has `counts[s]` rows of source s, spread evenly over it in an order of its own.
@@ -106,6 +109,9 @@ def mix(
         if not count:
             what = f"give {name} no row in an epoch of {sum(counts)}"
             raise UserError("data.mixture.weights", what, "raise its weight or leave it out")
+    if sum(counts) > max(MOST_ROWS, MOST_TIMES * sum(sizes)):
+        what = f"make an epoch of {sum(counts):,} rows of {sum(sizes):,}"
+        raise UserError("data.mixture.weights", what, "bring them closer, or set end = stop")
     left = {
         f"{size - count:,} of {size:,} of {name}"
         for name, size, count in zip(names, sizes, counts, strict=True)

@@ -149,7 +149,7 @@ def find_place(cfg: DataConfig, workdir: Path | None) -> Place:
         return Place(None)
     if "://" in cfg.cache:
         return Place(workdir, cfg.cache, is_first())
-    return Place(Path(cfg.cache).expanduser() if cfg.cache else workdir, "", is_first())
+    return Place(Path(os.path.expanduser(cfg.cache)) if cfg.cache else workdir, "", is_first())
 
 
 def _try_lock(path: Path) -> list[int]:

@@ -42,7 +42,7 @@ def find_files(cfg: DataConfig, workdir: str | Path | None = None) -> list[Path]
     """The files that `cfg` names, in a fixed order; none for a hub name. Raises UserError."""
     if cfg.source == "hub":
         return []
-    path = Path(cfg.path).expanduser()
+    path = Path(os.path.expanduser(cfg.path))
     if cfg.source == "folder":
         return _folder_files(path, cfg.pattern or "*", workdir)
     if path.is_dir():
@@ -57,6 +57,17 @@ def find_files(cfg: DataConfig, workdir: str | Path | None = None) -> list[Path]
         if file.stat().st_size == 0:
             raise UserError(str(file), "is empty", "give a file with text in it")
     return files
+
+
+def check_apart(files: list[list[Path]]) -> None:
+    """Raises UserError where two sources of a mixture have a file in common."""
+    seen: set[Path] = set()
+    for part in files:
+        own = {path.resolve() for path in part}
+        for path in sorted(own & seen):
+            what, mend = f"name {path} twice", "give each file once, with a weight"
+            raise UserError("data.mixture.paths", what, mend)
+        seen |= own
 
 
 def files_fingerprint(files: list[Path]) -> list[str]:

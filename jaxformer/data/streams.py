@@ -21,7 +21,7 @@ from jaxformer.data.mixture import seed_of
 from jaxformer.data.packing import RowSource
 from jaxformer.data.places import find_place
 from jaxformer.data.readers import read_files
-from jaxformer.data.sources import files_fingerprint, find_files, texts_of
+from jaxformer.data.sources import check_apart, files_fingerprint, find_files, texts_of
 from jaxformer.data.texts import make_rows
 from jaxformer.data.tokenise import documents
 from jaxformer.data.tokenizers import Tokenizer
@@ -147,6 +147,8 @@ def open_stream(cfg: RunConfig, workdir: Path | None) -> tuple[Tokenizer, RowStr
     )
     check_special(cfg, tokenizer)
     several = bool(data.mixture.paths)
+    if several:
+        check_apart([find_files(dataclasses.replace(data, path=p), workdir) for p in data.paths])
     sources = tuple(
         open_documents(
             dataclasses.replace(data, path=path),
@@ -170,7 +172,8 @@ def open_stream(cfg: RunConfig, workdir: Path | None) -> tuple[Tokenizer, RowStr
         fingerprint("stream", [source.fingerprint for source in sources], *shape),
     )
     held_out = _validation(cfg, tokenizer, sources, workdir)
-    next(stream.rows())  # whatever is wrong with the beginning is refused now
+    for source in sources:  # whatever is wrong with the beginning is refused now
+        next(Windows(source, data.length, ahead, data.pack, None))
     where = data.validation_path or data.name
     return tokenizer, stream, make_rows(cfg, tokenizer, held_out, where)
 

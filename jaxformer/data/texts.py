@@ -16,7 +16,14 @@ from jaxformer.data.drawn import MaskedRows, PrefixRows, lookahead
 from jaxformer.data.mixture import mix, seed_of
 from jaxformer.data.packing import DocumentRows, PackedRows, RowSource
 from jaxformer.data.places import find_place
-from jaxformer.data.sources import Texts, files_fingerprint, find_files, read_texts, texts_of
+from jaxformer.data.sources import (
+    Texts,
+    check_apart,
+    files_fingerprint,
+    find_files,
+    read_texts,
+    texts_of,
+)
 from jaxformer.data.tokenise import documents
 from jaxformer.data.tokenizers import Tokenizer
 from jaxformer.data.vocabulary import make_tokenizer
@@ -75,6 +82,7 @@ def _tokenise(
     data, place = cfg.data, find_place(cfg.data, workdir)
     sources = [dataclasses.replace(data, path=path) for path in data.paths]
     files = [find_files(source, workdir) for source in sources]
+    check_apart(files)
     held_out = []
     if data.validation_path:
         held_out = find_files(dataclasses.replace(data, path=data.validation_path), workdir)

@@ -1,6 +1,7 @@
 """BLEU of a sequence-to-sequence run: greedy and by beam search, with sacreBLEU's signature."""
 
 import dataclasses
+import os
 import time
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -119,7 +120,7 @@ def find_pairs(
 ) -> Pairs:
     """The pairs of the suite's files, or else of the validation rows (0: of all)."""
     if suite.source_path:
-        paths = [Path(p).expanduser() for p in (suite.source_path, suite.target_path)]
+        paths = [Path(os.path.expanduser(p)) for p in (suite.source_path, suite.target_path)]
         pairs = list(read_parallel(paths[:1], paths[1:]))
         if not pairs:
             raise UserError(suite.source_path, "is empty", "give sentences to translate")

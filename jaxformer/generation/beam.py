@@ -163,13 +163,13 @@ def _beam_search(
     def step_logits(
         cache: Cache, parents_BK: jax.Array, tokens_BK: jax.Array, real_B: jax.Array
     ) -> tuple[jax.Array, Cache]:
-        cache = cache.take_rows((first_B1 + parents_BK).ravel(), with_source=False)
+        cache = cache.trade_rows((first_B1 + parents_BK).ravel())
         real = jnp.repeat(real_B, beam_size)
         logits, cache = decode(model, tokens_BK.ravel(), real, cache)
         return logits.reshape(batch_size, beam_size, -1), cache
 
     logits_BV, cache = prefill(model, inputs, len(divisors) - 1, prefix=prefix)
-    cache = cache.take_rows(jnp.repeat(jnp.arange(batch_size), beam_size), with_source=True)
+    cache = cache.take_rows(jnp.repeat(jnp.arange(batch_size), beam_size))
     return search(
         step_logits,
         logits_BV,
@@ -205,10 +205,14 @@ def search(
 
     def choose(state: _Search, logits_BKV: jax.Array) -> _Search:
         """Appends one token: the K best continuations of each row, ended ones moved to `found`."""
-        logprobs_BKV = jax.nn.log_softmax(logits_BKV.astype(jnp.float32), axis=-1)
-        total_BKV = state.logprobs_BK[..., None] + logprobs_BKV
-        logprobs_BK, best_BK = jax.lax.top_k(total_BKV.reshape(batch_size, -1), beam_size)
-        parents_BK, token_BK = best_BK // vocab_size, best_BK % vocab_size
+        # The K best continuations of all beams are among the K best of each.
+        logits_BKV = logits_BKV.astype(jnp.float32)
+        log_normaliser_BK1 = jax.nn.logsumexp(logits_BKV, axis=-1, keepdims=True)
+        best_BKJ, choices_BKJ = jax.lax.top_k(logits_BKV, min(beam_size, vocab_size))
+        total_BKJ = state.logprobs_BK[..., None] + (best_BKJ - log_normaliser_BK1)
+        logprobs_BK, at_BK = jax.lax.top_k(total_BKJ.reshape(batch_size, -1), beam_size)
+        token_BK = jnp.take_along_axis(choices_BKJ.reshape(batch_size, -1), at_BK, axis=1)
+        parents_BK = at_BK // choices_BKJ.shape[-1]
         tokens_BKT = jnp.take_along_axis(state.tokens_BKT, parents_BK[..., None], axis=1)
         tokens_BKT = tokens_BKT.at[:, :, state.length].set(token_BK)
         length = state.length + 1

@@ -8,6 +8,7 @@ capacity cannot raise under jit.
 
 import dataclasses
 import functools
+import math
 from typing import Any
 
 import jax
@@ -16,6 +17,8 @@ import jax.numpy as jnp
 from jaxformer.config import ModelConfig
 from jaxformer.nn import masks
 from jaxformer.nn.recurrent import init_state
+
+BLOCK = 16  # slots that beams trade at a time
 
 
 @functools.partial(jax.tree_util.register_dataclass, data_fields=["k", "v"], meta_fields=[])
@@ -79,25 +82,46 @@ class Cache:
     def with_layers(self, layers: tuple[LayerCache, ...] | LayerCache) -> "Cache":
         return dataclasses.replace(self, layers=layers)
 
-    def take_rows(self, rows_R: jax.Array, *, with_source: bool) -> "Cache":
-        """A cache of R rows that are copies of these, which must exist.
+    def take_rows(self, rows_R: jax.Array) -> "Cache":
+        """A cache of R rows that are copies of these, which must exist."""
+        axis = self._row_axis
+        return dataclasses.replace(
+            self._take_places(rows_R),
+            layers=_take(self.layers, rows_R, axis),
+            source_layers=_take(self.source_layers, rows_R, axis),
+            source_segment_ids_BS=_take(self.source_segment_ids_BS, rows_R, 0),
+        )
 
-        Without `with_source` keys and values of the source stay where they are: beams of one
-        example, which trade places with each other, share them.
+    def trade_rows(self, rows_B: jax.Array) -> "Cache":
+        """The same for beams of one example, which trade places with each other.
+
+        They share keys and values of the source, which stay where they are. Of their own only
+        slots that are taken move, BLOCK at a time and in place.
         """
-        axis = 1 if isinstance(self.layers, LayerCache) else 0
+        block = math.gcd(self.capacity, BLOCK)
+        blocks, axis = -(-self.length_B.max() // block), self._row_axis
 
-        def take(tree: Any, axis: int) -> Any:
-            return jax.tree.map(lambda x: jnp.take(x, rows_R, axis=axis, mode="clip"), tree)
+        def move(number: jax.Array, layers: Any) -> Any:
+            def one(x: jax.Array) -> jax.Array:
+                part = jax.lax.dynamic_slice_in_dim(x, number * block, block, axis + 1)
+                part = _take(part, rows_B, axis)
+                return jax.lax.dynamic_update_slice_in_dim(x, part, number * block, axis + 1)
 
-        own = {"positions_BC": self.positions_BC, "segment_ids_BC": self.segment_ids_BC}
-        own = take(own | {"length_B": self.length_B, "extent_B": self.extent_B}, 0) | {
-            "layers": take(self.layers, axis)
-        }
-        if with_source:
-            own["source_layers"] = take(self.source_layers, axis)
-            own["source_segment_ids_BS"] = take(self.source_segment_ids_BS, 0)
-        return dataclasses.replace(self, **own)
+            return jax.tree.map(one, layers)
+
+        layers = jax.lax.fori_loop(0, blocks, move, self.layers)
+        return dataclasses.replace(self._take_places(rows_B), layers=layers)
+
+    @property
+    def _row_axis(self) -> int:
+        """Of keys and values."""
+        return 1 if isinstance(self.layers, LayerCache) else 0
+
+    def _take_places(self, rows_R: jax.Array) -> "Cache":
+        names = ("positions_BC", "segment_ids_BC", "length_B", "extent_B")
+        return dataclasses.replace(
+            self, **{name: _take(getattr(self, name), rows_R, 0) for name in names}
+        )
 
     def next_positions(self, segment_ids_BL: jax.Array) -> jax.Array:
         """int32[B, L]: positions that continue each row's single document."""
@@ -129,6 +153,10 @@ class Cache:
             self, positions_BC=positions_BC, segment_ids_BC=segments_BC, length_B=length_B
         )
         return cache, slots_BL
+
+
+def _take(tree: Any, rows_R: jax.Array, axis: int) -> Any:
+    return jax.tree.map(lambda x: jnp.take(x, rows_R, axis=axis, mode="clip"), tree)
 
 
 def init_cache(

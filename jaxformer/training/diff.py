@@ -64,7 +64,7 @@ def read_lines(workdir: str | os.PathLike[str]) -> dict[tuple[int, str], dict[st
     for number, text in enumerate(raw, 1):
         try:
             values = json.loads(text)
-            lines[values["step"], values["split"]] = values
+            lines[int(values["step"]), str(values["split"])] = values
         except (ValueError, KeyError, TypeError):
             if number < len(raw) or text.endswith(b"\n"):
                 what = f"line {number} is not a line of a run's metrics"
@@ -161,8 +161,8 @@ def last_step(workdir: Path) -> int:
 def _diff(run_a: str, run_b: str) -> int:
     jax.config.update("jax_platforms", "cpu")  # accelerators may be busy with the runs
     a, b = Path(run_a), Path(run_b)
-    if FLAGS.rtol < 0:
-        raise UserError("--rtol", f"is {FLAGS.rtol}", "give 0 or more")
+    if not 0 <= FLAGS.rtol < 1:
+        raise UserError("--rtol", f"is {FLAGS.rtol}", "give 0 to below 1")
     found = [compare_lines(a, b, FLAGS.rtol)]
     found += [] if FLAGS.rtol else [compare_arrays(a, b)]
     for difference in found:
@@ -175,7 +175,8 @@ def _diff(run_a: str, run_b: str) -> int:
         shorter = run_a if ends[0] < ends[1] else run_b
         print(f"no difference up to step {min(ends)}, where {shorter} ends (of {max(ends)} steps)")
         return DIFFERENT
-    chain = read_lines(a)[ends[0], "train"].get("chain" if not FLAGS.rtol else "data", "")
+    last = read_lines(a).get((ends[0], "train"), {})
+    chain = last.get("chain" if not FLAGS.rtol else "data", "")
     print(f"equal: {ends[0]} steps, {'data' if FLAGS.rtol else 'chain'} {chain}")
     return OK
 

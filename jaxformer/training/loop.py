@@ -76,13 +76,14 @@ def _train(
         loader = before["loader"] if before else {"step": 0}
         start = loader["step"]
         check_same_start(start, meta)
+        # What is refused before the config is there leaves the directory free for another.
+        state = make_state(cfg, before, saved, abstract, make_params, tx) if start < end else None
         with together():
             if is_first():
                 save_config(workdir, cfg)
-        if start == end:
+        if state is None:
             say(f"{workdir} is finished: it has its {end} steps")
             return end
-        state = make_state(cfg, before, saved, abstract, make_params, tx)
         step = make_train_step(graphdef, tx, schedule, cfg)
         placed, everywhere = shardings_of(abstract), replicated(mesh)
         flops = flops_per_position(cfg, abstract.params)

@@ -202,6 +202,10 @@ def _verify() -> int:
         raise UserError("--config", "is missing", "give a file such as configs/agreement.py")
     cfg = shortened(RunConfig.from_config_dict(FLAGS.config), FLAGS.steps)
     out = Path(FLAGS.out or tempfile.mkdtemp(prefix="jaxformer-verify-")).absolute()
+    if not 0 <= FLAGS.rtol < 1:
+        raise UserError("--rtol", f"is {FLAGS.rtol}", "give 0 to below 1")
+    if out.exists() and not out.is_dir():
+        raise UserError("--out", f"{out} is a file", "name a new folder")
     if out.exists() and any(out.iterdir()):
         raise UserError("--out", f"{out} is not empty", "name a new folder")
     try:

@@ -297,3 +297,18 @@ def test_pairs_and_labelled_texts_are_mixed(tmp_path):
 def test_a_missing_source_is_named(texts, tmp_path):
     with pytest.raises(UserError, match=r"none\.txt: does not exist"):
         open_data(config(texts[0], tmp_path / "none.txt"), None)
+
+
+def test_a_file_in_two_sources_is_refused(tmp_path):
+    for name in "ab":
+        (tmp_path / f"{name}.txt").write_text("some words of a text, and a few more of it\n" * 20)
+    with pytest.raises(UserError, match=r"data\.mixture\.paths: name .*a\.txt twice"):
+        open_data(config(tmp_path / "a.txt", tmp_path / "?.txt"), None)
+
+
+def test_weights_too_far_apart_are_refused(tmp_path):
+    for name in "ab":
+        (tmp_path / f"{name}.txt").write_text("some words of a text, and a few more of it\n" * 20)
+    weights = {"data.mixture.weights": (1.0, 1e14)}
+    with pytest.raises(UserError, match=r"data\.mixture\.weights: make an epoch of "):
+        open_data(config(tmp_path / "a.txt", tmp_path / "b.txt", **weights), None)

@@ -163,6 +163,10 @@ def test_each_epoch_has_every_document_once_in_an_order_of_its_own(shards, windo
         for start in range(0, len(texts), window or 1):  # no document leaves its window
             part = slice(start, start + (window or 1))
             assert Counter(epoch[part]) == Counter(texts[part])
+        if window == 7:  # and not all windows of an epoch are shuffled alike
+            parts = [range(start, start + 7) for start in range(0, len(texts) - 7, 7)]
+            orders = {tuple(texts.index(epoch[i]) - part[0] for i in part) for part in parts}
+            assert len(orders) > 1
     assert len(set(map(tuple, epochs))) == (5 if window else 1)
     assert (epochs[0] == texts) == (not window)
 
@@ -529,3 +533,13 @@ def test_a_hub_stream_that_is_not_there(monkeypatch):
     hub(monkeypatch, missing)
     with pytest.raises(UserError, match=r"cannot be had from the hub \(no such data set\)"):
         open_data(config("owner/name", **{"data.source": "hub"}), None)
+
+
+def test_what_is_wrong_with_any_source_is_refused_at_the_start(tmp_path, shards):
+    (tmp_path / "other.json").write_text('{"words": "no text"}\n')
+    paths = {"data.path": "", "data.mixture.paths": (shards, str(tmp_path / "other.json"))}
+    write_shards(tmp_path, documents(), 1, "held_out")
+    held_out = {"data.validation_path": str(tmp_path / "held_out*")}
+    held_out |= {"data.stream.validation_documents": 0, "data.mixture.weights": (1000.0, 1.0)}
+    with pytest.raises(UserError, match=r"other\.json line 1: has no column"):
+        open_data(config("", **paths, **held_out), None)

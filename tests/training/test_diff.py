@@ -117,6 +117,10 @@ def test_exit_status_and_what_is_printed(run, tmp_path):
     short = changed(run, tmp_path, lambda line: line if line["step"] < 5 else None)
     (tmp_path / "bad").mkdir()
     (tmp_path / "bad" / "metrics.jsonl").write_text("no json\n")
+    (tmp_path / "no number").mkdir()
+    (tmp_path / "no number" / "metrics.jsonl").write_text('{"step": "a", "split": "train"}\n')
+    (tmp_path / "killed early").mkdir()
+    (tmp_path / "killed early" / "metrics.jsonl").write_text('{"step": 1, "split": "eval"}\n')
     different = tmp_path / "different"
     shutil.copytree(run, different)
     text = (run / "metrics.jsonl").read_text()
@@ -129,7 +133,10 @@ def test_exit_status_and_what_is_printed(run, tmp_path):
         ([run], 2, "error: arguments: are 1, not 2"),
         ([run, tmp_path / "none"], 2, "metrics.jsonl: cannot be read (No such file"),
         ([run, tmp_path / "bad"], 2, "line 1 is not a line of a run's metrics"),
-        ([run, run, "--rtol=-1"], 2, "error: --rtol: is -1.0, give 0 or more"),
+        ([run, run, "--rtol=-1"], 2, "error: --rtol: is -1.0, give 0 to below 1"),
+        ([run, run, "--rtol=nan"], 2, "error: --rtol: is nan, give 0 to below 1"),
+        ([run, tmp_path / "no number"], 2, "line 1 is not a line of a run's metrics"),
+        ([tmp_path / "killed early", tmp_path / "killed early"], 0, "equal: 0 steps"),
         ([run, run, "--tolerance=1"], 2, "error: --tolerance: is not a flag"),
         (["--help"], 0, "usage: python -m jaxformer.training.diff"),
     ]

@@ -150,7 +150,7 @@ def test_bfloat16_activations_leave_parameters_float32():
     np.testing.assert_allclose(metrics["loss"], full, rtol=2e-2)
 
 
-PINNED = {"loss": 2.3773984909057617, "grad_norm": 0.8084425330162048}
+PINNED = {"loss": 2.3857531547546387, "grad_norm": 0.8807985782623291}
 
 
 def test_five_steps_compile_once_and_are_pinned():
