@@ -32,11 +32,14 @@ class State:
     c_NBD: jax.Array
     segment_B: jax.Array
 
-    def take_rows(self, rows_R: jax.Array, *, with_source: bool) -> "State":
+    def take_rows(self, rows_R: jax.Array) -> "State":
         """A state of R rows that are copies of these, which must exist."""
-        del with_source
         h_NBD, c_NBD = (jnp.take(x, rows_R, axis=1, mode="clip") for x in (self.h_NBD, self.c_NBD))
         return State(h_NBD, c_NBD, jnp.take(self.segment_B, rows_R, mode="clip"))
+
+    def trade_rows(self, rows_B: jax.Array) -> "State":
+        """The same for beams of one example, which trade places with each other."""
+        return self.take_rows(rows_B)
 
     def planned(self) -> tuple[jax.Array, jax.Array]:
         """int32[B] twice, as of a cache: an LSTM has no positions."""
