@@ -2,9 +2,10 @@
 
     python -m benchmarks.seeds [--seeds=8] [--steps=2000] [--log_every=50]
 
-What is trained is configs/lengths/majority.py: one layer, one head, d_model 16, batches of 64. Every line is measured in a process of its own, so that each compiles what it needs,
-with all that train.py does: metrics, an evaluation and a checkpoint at the end. Nothing else should
-run meanwhile.
+What is trained is configs/lengths/majority.py: one layer, one head, d_model 16, batches of 64.
+Every line is measured in a process of its own, so that each compiles what it needs, with all that
+train.py does: metrics, an evaluation and a checkpoint at the end. Nothing else should run
+meanwhile.
 """
 
 import argparse
