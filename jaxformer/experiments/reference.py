@@ -138,14 +138,18 @@ def compare_tables(reference: Reference, task: Task) -> list[Table]:
         theirs.append(sum(published[name, n].mean for n in beyond) / len(beyond))
         line = {"arm": arm.name, "published as": name, "lengths": _named(beyond)}
         lines.append(line | _beside(task.headline, ours[-1], theirs[-1]))
+    of = f"{reference.name}{f', {reference.task}' if reference.task else ''}"
+    title = f"Beside {of}: {title_of(task.headline)}"
+    if matched and not lines:
+        theirs_have = _named(sorted({length for _, length in published}))
+        line = {"lengths tested": _named(task.lengths), "lengths published": theirs_have}
+        return [Table(title, [line], "No length is in both: test some with --lengths.")]
     if not lines:
         return []
     note = f"{reference.remarks} Means over the lengths named, beyond training where there are any."
     rho = rank_correlation(ours, theirs) if len(ours) >= FEW_ARMS else math.nan
     if not math.isnan(rho):
         note += f" Rank correlation of the arms (Spearman): {rho:.2f}."
-    of = f"{reference.name}{f', {reference.task}' if reference.task else ''}"
-    title = f"Beside {of}: {title_of(task.headline)}"
     unit = " (%)" if task.headline in IN_PERCENT else ""
     shown = _each_length(task, matched, published)
     remark = (
