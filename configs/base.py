@@ -248,8 +248,11 @@ def train() -> ConfigDict:
     t.keep_latest = 2  # newest checkpoints kept
     t.keep_best = 0  # checkpoints of lowest validation loss kept besides
     t.max_skipped_steps = 10  # updates with non-finite gradients in a row before the run stops
-    t.init_from = ""  # at step 0: the --workdir of a run whose newest checkpoint gives …
+    # at step 0: the --workdir of a run whose newest checkpoint gives …, or hf:PATH, a folder of the
+    # Hugging Face library (docs/interop.md)
+    t.init_from = ""
     t.init_paths = ()  # … the parameters with these paths, e.g. ('embedding/*', 'layers/0/*')
+    t.freeze = ()  # parameters that stay as they are, e.g. ('embedding/*',): () = none
     t.check_every = 100  # steps between comparisons of several processes: 0 = only at the start
     t.spike_guard = ConfigDict()  # leave out an update whose gradient norm is an outlier
     t.spike_guard.threshold = 0.0  # standard deviations above the mean of recent norms: 0 = off

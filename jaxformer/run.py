@@ -14,7 +14,10 @@ from jaxformer.config import RunConfig
 from jaxformer.config.changes import config_differences
 from jaxformer.data.tokenizers import Tokenizer
 from jaxformer.errors import UserError
+from jaxformer.interop import load_published
 from jaxformer.models import Model, abstract_params, build
+
+PUBLISHED = "hf:"  # before the path of a folder of the Hugging Face library
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,8 +37,11 @@ class Run:
 def load(workdir: str | os.PathLike[str], step: int | None = None) -> Run:
     """Reads a run: its newest checkpoint that can be read, or the one of `step`.
 
-    Raises UserError where the directory is not a run, has no such checkpoint, or is damaged.
+    'hf:PATH' reads a folder of the Hugging Face library as a run of step 0. Raises UserError where
+    the directory is not a run, has no such checkpoint, or is damaged.
     """
+    if os.fspath(workdir).startswith(PUBLISHED):
+        return _load_published(os.fspath(workdir).removeprefix(PUBLISHED), step)
     workdir = Path(workdir)
     checkpoints = Checkpoints(workdir, read_only=True)
     if not (workdir / "config.json").exists() and not checkpoints.steps():
@@ -59,6 +65,14 @@ def load(workdir: str | os.PathLike[str], step: int | None = None) -> Run:
     )
     params = checkpoints.restore_params(step, abstract)
     return Run(nnx.merge(graphdef, params), tokenizer, cfg, step, meta["data"])
+
+
+def _load_published(path: str, step: int | None) -> Run:
+    if step:
+        raise UserError("step", f"is {step}", f"{PUBLISHED}{path} has no steps: leave it out")
+    cfg, params, tokenizer = load_published(path)
+    graphdef, _ = nnx.split(build(cfg.model, cfg.compute_dtype))
+    return Run(nnx.merge(graphdef, params), tokenizer, cfg, 0, "")
 
 
 def _config(path: Path, meta: dict[str, Any], step: int) -> RunConfig:

@@ -33,11 +33,11 @@ DIRECT: dict[str, set[str]] = {
     "data": {"config", "sharding"},
     "generation": {"models"},
     "evaluation": {"generation", "data", "checkpoint", "losses"},
-    "training": {"models", "data", "evaluation", "checkpoint", "losses", "command"},
+    "training": {"models", "data", "evaluation", "checkpoint", "losses", "command", "interop"},
     "experiments": {"training", "evaluation", "analysis", "run", "progress"},
     "interop": {"models", "data"},
     "analysis": {"models"},
-    "run": {"models", "data", "checkpoint"},
+    "run": {"models", "data", "checkpoint", "interop"},
     "progress": set(),
 }
 EVERYTHING = set(DIRECT)

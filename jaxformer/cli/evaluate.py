@@ -11,7 +11,7 @@ from jaxformer.errors import UserError
 USAGE = """\
 usage: python eval.py --workdir=DIR [flags]
 
-  --workdir   a run of train.py
+  --workdir   a run of train.py; hf:PATH, a folder of the Hugging Face library, continues a --prompt
   --step      the checkpoint's step; default the newest
   --suite     a file in configs/eval/ by name; default the one for the run's data
   --lengths   lengths of a task, or tokens of context of a text, to evaluate at, e.g. 0:10 or
@@ -60,12 +60,15 @@ def _evaluate() -> int:
     from jaxformer.evaluation.run import evaluate
     from jaxformer.evaluation.schemes import parse_schemes
     from jaxformer.evaluation.suite import load_suite
-    from jaxformer.run import load
+    from jaxformer.run import PUBLISHED, load
 
     workdir, schemes = Path(FLAGS.workdir), parse_schemes(FLAGS.positions)
-    run = load(workdir, FLAGS.step)
+    run = load(FLAGS.workdir, FLAGS.step)
     if FLAGS.prompt:
         return _continue(run, schemes)
+    if FLAGS.workdir.startswith(PUBLISHED):
+        mend = "give a --prompt, or make it a run: train.py with train.init_from and your data"
+        raise UserError("--workdir", f"is {FLAGS.workdir}, which has no data", mend)
     suite = load_suite(FLAGS.suite, run.config.data, run.config.objective.kind)
     lengths = parse_lengths(FLAGS.lengths) if FLAGS.lengths else ()
     out, metrics = Path(FLAGS.out or workdir / "eval"), workdir / "metrics.jsonl"

@@ -120,6 +120,7 @@ class TrainConfig(Section):
     max_skipped_steps: int
     init_from: str
     init_paths: tuple[str, ...]
+    freeze: tuple[str, ...]
     check_every: int
     spike_guard: SpikeGuardConfig
 
@@ -133,8 +134,9 @@ class TrainConfig(Section):
         if self.init_from and not self.init_paths:
             mend = "name what to take, e.g. ('embedding/*',), or ('*',) for all"
             refuse("train.init_paths", "is empty while train.init_from is set", mend)
-        if not all(path.strip() for path in self.init_paths):
-            refuse("train.init_paths", "has an empty pattern", "patterns match whole paths")
+        for name in ("init_paths", "freeze"):
+            if not all(path.strip() for path in getattr(self, name)):
+                refuse(f"train.{name}", "has an empty pattern", "patterns match whole paths")
         if not self.num_steps and not self.num_epochs:
             refuse("train.num_steps", "and train.num_epochs are 0", "give the run an end")
         if self.batch_size % self.num_microbatches:

@@ -8,7 +8,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -31,10 +31,12 @@ class Tokenizer:
     """Text to ids and back.
 
     `pad_id`, `bos_id`, `eos_id`, `mask_id` are found by name and -1 where there is no such token,
-    but `pad_id` falls back to 0 (padding is told by segment ids, never by its token).
+    but `pad_id` falls back to 0 (padding is told by segment ids, never by its token). `start_id`
+    begins the targets of an encoder-decoder: `bos_id`. Ids in `special`, by role (pad, bos, eos,
+    mask, start), come before names.
     """
 
-    def __init__(self, backend: tokenizers.Tokenizer):
+    def __init__(self, backend: tokenizers.Tokenizer, special: Mapping[str, int] | None = None):
         backend.no_truncation()
         backend.no_padding()
         backend.encode_special_tokens = True
@@ -43,11 +45,13 @@ class Tokenizer:
         self.fingerprint = hashlib.sha256(canonical.encode()).hexdigest()[:16]
         self.kind = _kind(spec)
         self.vocab_size = backend.get_vocab_size()
-        self.has_pad = find_token(backend, PAD_NAMES) >= 0
-        self.pad_id = max(0, find_token(backend, PAD_NAMES))
-        self.bos_id = find_token(backend, BOS_NAMES)
-        self.eos_id = find_token(backend, EOS_NAMES)
-        self.mask_id = find_token(backend, MASK_NAMES)
+        names = {"pad": PAD_NAMES, "bos": BOS_NAMES, "eos": EOS_NAMES, "mask": MASK_NAMES}
+        ids = {role: find_token(backend, tokens) for role, tokens in names.items()}
+        ids |= special or {}
+        self.has_pad = ids["pad"] >= 0
+        self.pad_id, self.bos_id = max(0, ids["pad"]), ids["bos"]
+        self.eos_id, self.mask_id = ids["eos"], ids["mask"]
+        self.start_id = ids.get("start", self.bos_id)
         self._backend = backend
         self._table = _table(self.kind, backend.get_vocab())
         self._may_drop = spec["model"]["type"] == "BPE" and not spec["model"].get("unk_token")

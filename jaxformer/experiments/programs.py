@@ -20,9 +20,10 @@ from jaxformer.data.loader import evaluation_batches
 from jaxformer.data.packing import RowSource
 from jaxformer.data.tasks.sampler import Sampler, sample_batch
 from jaxformer.evaluation.evaluators import Sums, total_sums, validator
-from jaxformer.models import build, init
+from jaxformer.models import abstract_params, build, init
 from jaxformer.sharding import replicated
 from jaxformer.training.chain import digest
+from jaxformer.training.freeze import check_frozen
 from jaxformer.training.optim import make_optimizer
 from jaxformer.training.state import TrainState, new_state
 from jaxformer.training.step import make_train_step
@@ -60,7 +61,9 @@ def make_programs(
     `batches` [N, most_steps, B, L] at its turn. sums(params, batch) are those of the validation,
     digest(params) is uint32[N, 2].
     """
-    graphdef, _ = nnx.split(build(cfg.model, cfg.compute_dtype))
+    module = build(cfg.model, cfg.compute_dtype)
+    check_frozen(abstract_params(module), cfg.train.freeze)
+    graphdef, _ = nnx.split(module)
     tx, schedule = make_optimizer(cfg)
     mesh = seed_mesh(num_seeds)
 

@@ -27,6 +27,9 @@ class Tokenizer(Protocol):
     @property
     def eos_id(self) -> int: ...
 
+    @property
+    def start_id(self) -> int: ...
+
     def encode(self, text: str) -> np.ndarray: ...
 
     def decode(self, ids: Any) -> str: ...
@@ -106,7 +109,7 @@ def answer(
         sampler=sampler,
         key=key,
         eos_id=tokenizer.eos_id,
-        bos_id=tokenizer.bos_id,
+        bos_id=tokenizer.start_id,
         pad_id=tokenizer.pad_id,
     )
     return [tokenizer.decode(ids[:n]) for ids, n in zip(out.tokens, out.lengths, strict=True)]
@@ -200,7 +203,7 @@ def _decode(
             sampler=Greedy(),
             key=jax.random.key(0),
             eos_id=tokenizer.eos_id,
-            bos_id=tokenizer.bos_id,
+            bos_id=tokenizer.start_id,
             pad_id=tokenizer.pad_id,
             rows_B=rows_B,
         )
@@ -212,7 +215,7 @@ def _decode(
         beam_size=beam_size,
         max_new_tokens=limits_B,
         eos_id=tokenizer.eos_id,
-        bos_id=tokenizer.bos_id,
+        bos_id=tokenizer.start_id,
         pad_id=tokenizer.pad_id,
         length_penalty=length_penalty,
         rows_B=rows_B,

@@ -27,6 +27,7 @@ from jaxformer.sharding import check_batch, make_mesh, put_batch, replicated
 from jaxformer.training.agreement import check_same_start, check_same_step, notice, with_stop
 from jaxformer.training.chain import Chain, as_hex, digest
 from jaxformer.training.clock import Clock
+from jaxformer.training.freeze import check_frozen
 from jaxformer.training.log import Log, Progress
 from jaxformer.training.metrics import Meter, MetricsWriter, flops_per_position, peak_flops
 from jaxformer.training.optim import make_optimizer
@@ -67,6 +68,7 @@ def _train(
     tx, schedule = make_optimizer(cfg)
     make_params = lambda: init(cfg.model, jax.random.key(cfg.seed))  # noqa: E731
     abstract = abstract_state(make_params, tx, mesh)
+    check_frozen(abstract.params, cfg.train.freeze)
     with contextlib.ExitStack() as held:
         held.enter_context(clock.watching_compiler())
         saved = Checkpoints(workdir, every.keep_latest, every.keep_best)

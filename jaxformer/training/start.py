@@ -19,11 +19,13 @@ from jaxformer.config import RunConfig
 from jaxformer.data import Data
 from jaxformer.distributed import is_first, together
 from jaxformer.errors import UserError
+from jaxformer.interop import read_matching
 from jaxformer.sharding import path_of
 from jaxformer.training.state import TrainState, initialise
 from jaxformer.training.workdir import check_config, check_fresh
 
 SHOWN = 4  # names of parameters in a line
+PUBLISHED = "hf:"  # before a folder of the Hugging Face library
 
 
 def describe_run(cfg: RunConfig, data: Data) -> dict[str, Any]:
@@ -89,17 +91,27 @@ def make_state(
 
 
 def _mixed(cfg: RunConfig, params: Any, abstract_params: Any) -> Any:
-    """The parameters with those of train.init_paths from the newest checkpoint of another run."""
-    other = Checkpoints(cfg.train.init_from, read_only=True)
-    step = other.newest()
-    if step is None:
-        mend = "give the --workdir of a train.py run"
-        raise UserError("train.init_from", f"{cfg.train.init_from} has no checkpoint", mend)
-    found = other.restore_matching(step, abstract_params, cfg.train.init_paths)
+    """The parameters with those of train.init_paths from another run's newest checkpoint.
+
+    hf:PATH takes them from a folder of the Hugging Face library.
+    """
+    other, where = cfg.train.init_from, cfg.train.init_from
+    if other.startswith(PUBLISHED):
+        wanted = jax.tree_util.tree_leaves_with_path(abstract_params)
+        like = {path_of(keys): leaf for keys, leaf in wanted}
+        folder = other.removeprefix(PUBLISHED)
+        found = read_matching(folder, cfg.model, like, cfg.train.init_paths)
+    else:
+        run = Checkpoints(other, read_only=True)
+        step = run.newest()
+        if step is None:
+            mend = f"give the --workdir of a train.py run, or {PUBLISHED}PATH"
+            raise UserError("train.init_from", f"{other} has no checkpoint", mend)
+        found = run.restore_matching(step, abstract_params, cfg.train.init_paths)
+        where = f"{other} at step {step}"
     leaves, structure = jax.tree_util.tree_flatten_with_path(params)
     names = ", ".join([*list(found)[:SHOWN], *["…"][: len(found) > SHOWN]])
-    count = f"{len(found)} of {len(leaves)} parameters"
-    say(f"{count} are those of {cfg.train.init_from} at step {step}: {names}")
+    say(f"{len(found)} of {len(leaves)} parameters are those of {where}: {names}")
     return jax.tree.unflatten(structure, [found.get(path_of(keys), leaf) for keys, leaf in leaves])
 
 

@@ -19,6 +19,7 @@ from jaxformer.models import forward
 from jaxformer.nn.dropout import RowKey
 from jaxformer.sharding import constrain
 from jaxformer.training.chain import digest
+from jaxformer.training.freeze import hold
 from jaxformer.training.guard import spikes
 from jaxformer.training.state import TrainState
 
@@ -51,9 +52,10 @@ def make_train_step(
         scaled = [
             jax.tree.map(lambda g, w=losses[name][1]: _divide(g, w), grads[name]) for name in losses
         ]
-        gradient = jax.tree.map(lambda *parts: sum(parts), *scaled)
+        gradient = hold(jax.tree.map(lambda *parts: sum(parts), *scaled), cfg.train.freeze)
         grad_norm = optax.tree.norm(gradient)
         updates, opt_state = tx.update(gradient, state.opt_state, state.params)
+        updates = hold(updates, cfg.train.freeze)
         rate = jnp.asarray(schedule(state.step + 1), jnp.float32)
         params = optax.apply_updates(state.params, jax.tree.map(lambda u: rate * u, updates))
         ok = jnp.isfinite(grad_norm) & jnp.isfinite(total)

@@ -1,0 +1,103 @@
+"""A folder of the Hugging Face library as a run, and as what another run starts from."""
+
+import fnmatch
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxformer.config import ModelConfig, RunConfig
+from jaxformer.data.tokenizers import Tokenizer
+from jaxformer.errors import UserError
+from jaxformer.interop.read import open_folder, place, read_leaves, say
+from jaxformer.interop.settings import function_of, run_config
+
+SHOWN = 4  # fields or parameters in a line
+
+
+def load_published(path: str) -> tuple[RunConfig, dict[str, Any], Tokenizer]:
+    """Config, parameters and tokenizer as of a run that was never trained.
+
+    Raises UserError as `from_huggingface` does, and where there is no tokenizer.
+    """
+    folder = open_folder(Path(path))
+    if folder.words is None:
+        raise UserError(path, "has no tokenizer.json", "copy it too")
+    how = {"add_bos": folder.words.add_bos, "add_eos": folder.words.add_eos}
+    params = place(folder.config, read_leaves(folder), None, "float32")
+    return run_config(folder.config, **how), params, folder.words.tokenizer
+
+
+def read_matching(
+    path: str,
+    model: ModelConfig,
+    leaves: Mapping[str, jax.ShapeDtypeStruct],
+    patterns: Sequence[str],
+) -> dict[str, jax.Array]:
+    """The parameters of a folder that match one of the globs, as {path: array}, put where `leaves`
+    say; layers are stacked where those of `model` are scanned.
+
+    Says where the two models compute something else. Raises UserError where a pattern matches none,
+    or a parameter is missing or of another shape.
+    """
+    for pattern in patterns:
+        if not any(fnmatch.fnmatchcase(name, pattern) for name in leaves):
+            what, mend = f"{pattern!r} matches no parameter", f"paths are like {min(leaves)}"
+            raise UserError("train.init_paths", what, mend)
+    wanted = {n for n in leaves if any(fnmatch.fnmatchcase(n, glob) for glob in patterns)}
+    folder = open_folder(Path(path))
+    _compare(path, model, folder.config)
+    parts: dict[str, dict[int, np.ndarray]] = {name: {} for name in wanted}
+    paths = {p: _target(p, leaves) for row, _ in folder.rows for p in row.paths}
+    only = {p for p, (target, _) in paths.items() if target in wanted}
+    for name, x in read_leaves(folder, only):
+        target, layer = paths[name]
+        parts[target][layer] = x
+    found: dict[str, jax.Array] = {}
+    wrong = []
+    for name, layers in parts.items():
+        like, arrays = leaves[name], [layers[i] for i in sorted(layers)]
+        shapes = {x.shape for x in arrays}
+        whole = (
+            arrays[0] if list(layers) == [-1] else np.stack(arrays) if len(shapes) == 1 else None
+        )
+        if whole is None or whole.shape != like.shape:
+            there = "absent" if whole is None else f"{list(whole.shape)}"
+            wrong.append(f"{name} is {there}, the config says {list(like.shape)}")
+            continue
+        whole = whole.astype(like.dtype)
+        found[name] = jax.make_array_from_callback(
+            whole.shape, like.sharding, lambda index, whole=whole: whole[index]
+        )
+    if wrong:
+        more = f" and {len(wrong) - SHOWN} more" if len(wrong) > SHOWN else ""
+        listed = "; ".join(sorted(wrong)[:SHOWN]) + more
+        raise UserError(
+            path, f"is of another model: {listed}", "leave them out of train.init_paths"
+        )
+    return {name: found[name] for name in leaves if name in found}
+
+
+def _target(path: str, leaves: Mapping[str, Any]) -> tuple[str, int]:
+    """The leaf that a parameter belongs to, and which layer of it, -1 where it is all of it."""
+    before, layers, rest = path.partition("layers/")
+    if path in leaves or not layers:
+        return path, -1
+    number, _, name = rest.partition("/")
+    return f"{before}{layers}{name}", int(number)
+
+
+def _compare(path: str, here: ModelConfig, there: ModelConfig) -> None:
+    """Says which fields make the two models compute different things, heads and sizes aside."""
+    mine, theirs = function_of(here), function_of(there)
+    sizes = ("head.", "head_bias", "tie_embeddings", "vocab_size", "num_layers", "layer_pattern")
+    other = [
+        f"model.{name} is {value}, there {theirs[name]}"
+        for name, value in mine.items()
+        if theirs.get(name) != value and not name.startswith((*sizes, "window", "max_length"))
+    ]
+    if other:
+        more = f" and {len(other) - SHOWN} more" if len(other) > SHOWN else ""
+        say(f"{path} is of a model that computes other things: {'; '.join(other[:SHOWN])}{more}")

@@ -1,0 +1,105 @@
+"""Configs for models that were not made here: configs/base.py with what a folder says."""
+
+import functools
+import runpy
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from jaxformer.config import ModelConfig, RunConfig
+from jaxformer.errors import UserError
+
+BASE = Path(__file__).parents[2] / "configs" / "base.py"
+OBJECTIVES = {  # by architecture, then by head
+    "decoder": "causal_lm",
+    "encoder_decoder": "seq2seq",
+    "vocabulary": "masked_lm",
+    "sequence": "sequence_classification",
+    "token": "token_classification",
+}
+# What changes nothing of a trained model's function.
+OF_TRAINING = ("initializer", "scan_layers", "remat", "dropout")
+MAX_ROW = 1024  # tokens of context, of a text that such a model is evaluated on
+SMALL = 16  # rows of a batch
+
+
+def base_config() -> ConfigDict:
+    """configs/base.py, which holds the default of every field."""
+    if not BASE.is_file():
+        raise UserError(str(BASE), "is missing", "run from a checkout of the repository")
+    return runpy.run_path(str(BASE))["get_config"]()
+
+
+def model_config(changes: Mapping[str, Any]) -> ModelConfig:
+    """The base model with fields changed by path; raises UserError where they do not fit."""
+    model = base_config().model
+    for path, value in changes.items():
+        *parents, name = path.split(".")
+        section = functools.reduce(lambda s, parent: s[parent], parents, model)
+        section[name] = value
+    return ModelConfig.from_config_dict(model)
+
+
+def run_config(model: ModelConfig, *, add_bos: bool, add_eos: bool, text: str = "") -> RunConfig:
+    """A run with this model that was never trained; `text` is a file to evaluate it on."""
+    c: Any = base_config()
+    c.model = ConfigDict(model.to_dict())
+    words = model.head.kind if model.architecture == "encoder" else model.architecture
+    c.objective.kind = OBJECTIVES[words]
+    c.data.add_bos, c.data.add_eos = add_bos, add_eos
+    c.data.tokenizer.kind, c.data.tokenizer.path = "file", "tokenizer.json"
+    c.data.source, c.data.path = "text", text or "-"
+    c.data.validation_path = text
+    c.data.length = min(model.max_length, MAX_ROW)
+    c.data.pack = words in ("decoder", "vocabulary")
+    if c.objective.kind not in ("causal_lm", "masked_lm"):
+        c.data.source, c.data.pack, c.data.validation_path = "jsonl", False, ""
+    c.eval.batch_size = SMALL
+    return RunConfig.from_config_dict(c)
+
+
+def function_of(cfg: ModelConfig) -> dict[str, Any]:
+    """The fields that decide what a trained model computes, by path, each in its plainest form."""
+    values = flat(cfg.to_dict())
+    kinds = {"sinusoidal", "rope", "t5", "fire"}
+    for kind in kinds - set(cfg.position_kinds):
+        values = {k: v for k, v in values.items() if not k.startswith(f"position.{kind}.")}
+    scaling = "position.rope.scaling."
+    chosen = (f"{scaling}kind", f"{scaling}factor", f"{scaling}{cfg.position.rope.scaling.kind}.")
+    for name in [name for name in values if name.startswith(scaling)]:
+        if not name.startswith(chosen):
+            del values[name]
+    if scaling + "kind" in values and cfg.position.rope.scaling.kind in ("yarn", "llama3"):
+        length = cfg.position.rope.scaling.original_length or cfg.max_length
+        values[f"{scaling}original_length"] = length
+    gated = [name for name in values if name.split(".")[0] in OF_TRAINING]
+    for name in (*gated, "layer_pattern", "position.source.range", "position.options"):
+        values.pop(name, None)
+    for name in [name for name in values if name.startswith("position.source.abacus")]:
+        del values[name]  # of a source that `position.source.kind` names
+    layers = cfg.layer_specs(cfg.num_layers)
+    specs = [(spec.position, spec.window) for spec in layers]
+    return values | {
+        "num_encoder_layers": cfg.encoder_layers,
+        "num_kv_heads": cfg.kv_heads,
+        "head_dim": cfg.head_width,
+        "d_ff": cfg.ff_width,
+        "final_norm": cfg.has_final_norm,
+        "layernorm.bias": cfg.layernorm.bias or cfg.norm == "rmsnorm",
+        "window": [window for _, window in specs],
+        "layer_pattern": [position for position, _ in specs],
+        "head.pooling": cfg.head.pooling if cfg.head.kind == "sequence" else "",
+        "tie_embeddings": cfg.tie_embeddings or cfg.head.kind != "vocabulary",
+        "share_embeddings": cfg.share_embeddings or cfg.architecture != "encoder_decoder",
+    }
+
+
+def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Sections in sections as one, by path 'a.b.c'."""
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        path = f"{prefix}{name}"
+        found |= flat(value, f"{path}.") if isinstance(value, Mapping) else {path: value}
+    return found
