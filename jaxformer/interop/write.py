@@ -1,5 +1,6 @@
 """A model trained here as a folder that the Hugging Face library loads."""
 
+import dataclasses
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -50,7 +51,9 @@ def to_huggingface(
     _make(folder)
     write_tensors(folder, tensors)
     numbers = {"bos": special.bos, "eos": special.eos}
-    numbers |= {"pad": special.pad} if run.tokenizer.has_pad or family == "roberta" else {}
+    numbers |= (
+        {"pad": special.pad} if run.tokenizer.has_pad or chosen.model_type == "roberta" else {}
+    )
     if cfg.architecture == "encoder_decoder":
         numbers["decoder_start"] = special.start
     ids = {f"{role}_token_id": i if i >= 0 else None for role, i in numbers.items()}
@@ -87,8 +90,7 @@ def _choose(cfg: ModelConfig, special: Special, name: str) -> tuple[Family, dict
     nearest = min(tried, key=lambda family: len(tried[family]))
     field, value = next(iter(tried[nearest].items()))
     more = f" and {len(tried[nearest]) - 1} more" if len(tried[nearest]) > 1 else ""
-    what = f"is {value}, which {'' if name else 'no family can say; the nearest, '}{nearest}"
-    what += "" if not name else " cannot say"
+    what = f"is {value}, which {nearest}{'' if name else ', the nearest family,'} cannot say"
     raise UserError(f"model.{field}{more}", what, "it cannot be written as such a model")
 
 
@@ -102,7 +104,7 @@ def _differences(
         values = dict(fields) | {"pad_token_id": special.pad}
         theirs = function_of(model_config(family.read(Fields(Path("config.json"), values), names)))
     except (UserError, KeyError) as error:
-        return {"architecture": f"{cfg.architecture} ({error})", **dict.fromkeys(mine)}
+        return dict.fromkeys(mine) | {"architecture": f"{cfg.architecture} ({error})"}
     return {name: value for name, value in mine.items() if theirs.get(name) != value}
 
 
@@ -111,8 +113,6 @@ def _leaves(tree: Any) -> dict[str, Any]:
 
 
 def _unscanned(cfg: ModelConfig) -> ModelConfig:
-    import dataclasses
-
     return dataclasses.replace(cfg, scan_layers=False)
 
 

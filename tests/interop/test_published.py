@@ -1,0 +1,154 @@
+"""A folder as a run: evaluated by its name, and what another run starts from."""
+
+import dataclasses
+import json
+import shutil
+
+import jax
+import numpy as np
+import pytest
+from flax import nnx
+
+from jaxformer import load
+from jaxformer.errors import UserError
+from jaxformer.interop import to_huggingface
+from jaxformer.interop.settings import model_config, run_config
+from jaxformer.models import init
+from jaxformer.run import Run
+from jaxformer.training.loop import train
+from tests.builders import graphdef, leaves
+from tests.training import tiny
+
+pytest.importorskip("safetensors", reason="the extra `hf` has safetensors")
+
+
+def as_run(model, params, tokenizer):
+    cfg = run_config(model, add_bos=True, add_eos=True)
+    return Run(nnx.merge(graphdef(model), params), tokenizer, cfg, 0, "")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """The tiny model of tests/training as GPT-2, other numbers than a run of it starts with."""
+    model = tiny.config().model
+    path = tmp_path_factory.mktemp("published") / "gpt2"
+    to_huggingface(as_run(model, init(model, jax.random.key(9)), tiny.data().tokenizer), path)
+    return path
+
+
+def test_load_reads_a_folder_as_a_run(folder):
+    run = load(f"hf:{folder}")
+    theirs = init(tiny.config().model, jax.random.key(9))
+    found = nnx.to_pure_dict(nnx.state(run.model, nnx.Param))
+    jax.tree.map(np.testing.assert_array_equal, found, theirs)
+    assert run.config.objective.kind == "causal_lm"
+    assert run.config.data.add_bos
+    assert run.tokenizer.fingerprint
+    with pytest.raises(UserError, match="step: is 3"):
+        load(f"hf:{folder}", 3)
+
+
+@pytest.mark.parametrize("scanned", [False, True])
+def test_a_run_starts_from_a_folder(folder, tmp_path, capfd, scanned):
+    changes = {"train__init_from": f"hf:{folder}", "train__init_paths": ("embedding/*", "layers/*")}
+    changes |= {"train__num_steps": 1, "train__freeze": ("embedding/*",), "train__check_every": 0}
+    cfg = tiny.config(**changes, model__scan_layers=scanned, schedule__peak_value=1e-12)
+    train(cfg, tiny.data(), tmp_path)
+    said = capfd.readouterr().err
+    assert f"parameters are those of hf:{folder}: embedding/table" in said
+    assert "computes other things" not in said
+    theirs = leaves(init(tiny.config().model, jax.random.key(9)))
+    own = leaves(init(cfg.model, jax.random.key(cfg.seed)))
+    from jaxformer.checkpoint import Checkpoints
+
+    arrays = Checkpoints(tmp_path, read_only=True).arrays(1)
+    for path, mine in own.items():
+        found = arrays[f"params/{path}"]
+        if path.startswith("layers/") and scanned:
+            wanted = theirs[f"layers/0/{path.removeprefix('layers/')}"][None]
+        else:
+            wanted = theirs[path] if path.startswith(("embedding/", "layers/")) else mine
+        np.testing.assert_allclose(found, wanted, atol=1e-9, err_msg=path)
+
+
+def test_another_shape_or_function_is_told(folder, tmp_path, capfd):
+    taken = {"train__init_from": f"hf:{folder}", "train__init_paths": ("layers/*",)}
+    with pytest.raises(UserError, match=r"is of another model: layers/0/feed_forward/down/kernel"):
+        train(tiny.config(**taken, model__d_ff=12), tiny.data(), tmp_path / "a")
+    with pytest.raises(UserError, match=r"layers/1/attention.* is absent"):
+        train(tiny.config(**taken, model__num_layers=2), tiny.data(), tmp_path / "b")
+    cfg = tiny.config(**taken, model__activation="relu", train__num_steps=1)
+    train(cfg, tiny.data(), tmp_path / "c")
+    assert "computes other things: model.activation is relu, there gelu" in capfd.readouterr().err
+
+
+def test_what_no_family_says_is_refused_by_field(folder, tmp_path):
+    run = load(f"hf:{folder}")
+    odd = model_config(
+        {"num_layers": 1, "d_model": 8, "num_heads": 2, "vocab_size": 11, "attention_sink": True}
+    )
+    other = as_run(odd, init(odd, jax.random.key(0)), run.tokenizer)
+    with pytest.raises(UserError, match=r"model.attention_sink: is True, which gpt2, the nearest"):
+        to_huggingface(other, tmp_path / "a")
+    with pytest.raises(UserError, match=r"is .*, which llama cannot say"):
+        to_huggingface(run, tmp_path / "a", family="llama")
+    with pytest.raises(UserError, match=r"family: is 'opt'"):
+        to_huggingface(run, tmp_path / "a", family="opt")
+    (tmp_path / "config.json").write_text(json.dumps({"seed": 1}))
+    with pytest.raises(UserError, match="holds a run"):
+        to_huggingface(run, tmp_path)
+    assert not (tmp_path / "a").exists()
+
+
+def test_scanned_layers_are_written_one_by_one(tmp_path):
+    from jaxformer.interop import from_huggingface
+
+    plain = model_config(
+        {"num_layers": 3, "d_model": 8, "num_heads": 2, "vocab_size": 11, "max_length": 8}
+    )
+    scanned = dataclasses.replace(plain, scan_layers=True)
+    run = as_run(scanned, init(scanned, jax.random.key(4)), tiny.data().tokenizer)
+    to_huggingface(run, tmp_path / "a")
+    again = leaves(from_huggingface(tmp_path / "a")[1])
+    wanted = leaves(init(plain, jax.random.key(4)))
+    assert again.keys() == wanted.keys()
+    for path, x in wanted.items():
+        np.testing.assert_array_equal(again[path], x, err_msg=path)
+
+
+@pytest.mark.parametrize("dtype", ["keep", "bfloat16", "float32"])
+def test_types_and_a_mesh(folder, tmp_path, dtype):
+    from jaxformer.config import MeshConfig
+    from jaxformer.interop import from_huggingface
+    from jaxformer.sharding import make_mesh
+
+    mesh = make_mesh(MeshConfig(data=1, fsdp=8))
+    _, params, _ = from_huggingface(folder, mesh=mesh, dtype=dtype)
+    _, wanted, _ = from_huggingface(folder)
+    kernel = params["layers"][0]["attention"]["query"]["kernel"]
+    assert kernel.dtype == ("bfloat16" if dtype == "bfloat16" else "float32")
+    assert kernel.addressable_shards[0].data.shape == (1, 8)
+    expected = np.asarray(wanted["layers"][0]["attention"]["query"]["kernel"]).astype(kernel.dtype)
+    np.testing.assert_array_equal(np.asarray(kernel), expected)
+    with pytest.raises(UserError, match="dtype: is 'int8'"):
+        from_huggingface(folder, dtype="int8")
+
+
+def test_eval_continues_a_prompt(folder, tmp_path):
+    """The command line: text on stdout, and data asked for where there is no prompt."""
+    import subprocess
+    import sys
+    from pathlib import Path
+
+    root = Path(__file__).parents[2]
+    copy = shutil.copytree(folder, tmp_path / "copy")
+    word = load(f"hf:{copy}").tokenizer.token(5)
+    command = [sys.executable, "eval.py", f"--workdir=hf:{copy}"]
+    how = {"cwd": root, "capture_output": True, "text": True}
+    done = subprocess.run([*command, f"--prompt={word}", "--max_new_tokens=3"], **how)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(word)
+    done = subprocess.run(command, **how)
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"error: --workdir: is hf:{copy}, which has no data")
+    assert sorted(p.name for p in copy.iterdir()) == sorted(p.name for p in folder.iterdir())
