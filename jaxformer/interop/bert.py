@@ -62,7 +62,7 @@ def read_head(
         return {"head.transform": True, "head_bias": True, "tie_embeddings": tie}
     if classes not in names:
         return {}
-    count = fields.get("num_labels", len(fields.get("id2label", {0: "", 1: ""})))
+    count = fields.integer("num_labels", len(fields.get("id2label", {0: "", 1: ""})))
     kind = "sequence" if pooled in names else "token"
     return {"head.kind": kind, "head.num_classes": count}
 

@@ -48,8 +48,7 @@ def read_words(folder: Path, values: Mapping[str, Any]) -> Words | None:
     start = first_id(values.get("decoder_start_token_id"))
     if values.get("is_encoder_decoder") and start >= 0:
         ids["start"] = start
-    framed = backend.encode("a", add_special_tokens=True).ids
-    plain = backend.encode("a", add_special_tokens=False).ids
+    framed, plain = _encode_any(backend)
     before, after = _frame(framed, plain)
     tokenizer = Tokenizer(backend, ids)
     wanted = {"bos": before, "eos": after}
@@ -102,6 +101,18 @@ def first_id(value: Any) -> int:
     """An id of config.json, the first of several; -1 where there is none."""
     value = value[0] if isinstance(value, list) and value else value
     return value if isinstance(value, int) and not isinstance(value, bool) else -1
+
+
+def _encode_any(backend: tokenizers.Tokenizer) -> tuple[list[int], list[int]]:
+    """Any text that is known, with and without special tokens."""
+    for text in ("a", *(backend.decode([i]) for i in range(backend.get_vocab_size()))):
+        try:
+            plain = backend.encode(text, add_special_tokens=False).ids
+            if plain:
+                return backend.encode(text, add_special_tokens=True).ids, plain
+        except Exception:  # no such word: the library raises bare Exceptions
+            continue
+    return [], []
 
 
 def _frame(framed: list[int], plain: list[int]) -> tuple[bool, bool]:

@@ -94,7 +94,7 @@ CASES: dict[str, list[tuple[str, dict[str, Any]]]] = {
     "mistral": [
         ("MistralForCausalLM", DECODER | {"sliding_window": 4}),
         ("MistralForCausalLM", DECODER | {"sliding_window": None, "head_dim": 10}),
-        ("MistralForCausalLM", DECODER | {"sliding_window": 1, "tie_word_embeddings": True}),
+        ("MistralForCausalLM", DECODER | {"sliding_window": 2, "tie_word_embeddings": True}),
         ("MistralForCausalLM", DECODER | {"sliding_window": 30, "num_key_value_heads": 3}),
     ],
     "qwen3": [
@@ -153,7 +153,10 @@ CASES: dict[str, list[tuple[str, dict[str, Any]]]] = {
         ("T5ForConditionalGeneration", T5),
         ("T5ForConditionalGeneration", T5 | {"num_layers": 1, "num_decoder_layers": 3}),
         ("T5ForConditionalGeneration", T5 | {"feed_forward_proj": "gated-silu"}),
-        ("T5ForConditionalGeneration", T5 | {"relative_attention_num_buckets": 32}),
+        (
+            "T5ForConditionalGeneration",
+            T5 | {"relative_attention_num_buckets": 32, "relative_attention_max_distance": 128},
+        ),
     ],
     "t5_v1_1": [
         (

@@ -123,12 +123,12 @@ def test_same_logits_and_texts_in_and_out(family, kind, fields, tmp_path):
     inputs, real_BL = batch_of(theirs.config)
     bare = kind == "BertModel"
     wanted, found = their_logits(theirs, inputs), our_logits(cfg, params, inputs, bare)
-    assert np.abs(wanted).max() > 0.5
+    assert np.abs(wanted).max() > 0.3
     keep = real_BL if wanted.ndim == 3 else slice(None)
     np.testing.assert_allclose(found[keep], wanted[keep], atol=1e-4, rtol=0)
     if cfg.architecture != "encoder":
         texts = their_texts(theirs, inputs)
-        assert len(np.unique(texts)) > 5
+        assert len(np.unique(texts)) > 2
         ours = our_texts(cfg, params, inputs, theirs.config.decoder_start_token_id)
         np.testing.assert_array_equal(ours, texts)
     asked = "t5" if family == "t5_v1_1" else family

@@ -10,6 +10,7 @@ import pytest
 from flax import nnx
 
 from jaxformer import load
+from jaxformer.data.vocabulary import word_tokenizer
 from jaxformer.errors import UserError
 from jaxformer.interop import to_huggingface
 from jaxformer.interop.settings import model_config, run_config
@@ -22,6 +23,9 @@ from tests.training import tiny
 pytest.importorskip("safetensors", reason="the extra `hf` has safetensors")
 
 
+TOKENIZER = word_tokenizer([f"w{i}" for i in range(tiny.VOCAB - 3)])
+
+
 def as_run(model, params, tokenizer):
     cfg = run_config(model, add_bos=True, add_eos=True)
     return Run(nnx.merge(graphdef(model), params), tokenizer, cfg, 0, "")
@@ -32,7 +36,7 @@ def folder(tmp_path_factory):
     """The tiny model of tests/training as GPT-2, other numbers than a run of it starts with."""
     model = tiny.config().model
     path = tmp_path_factory.mktemp("published") / "gpt2"
-    to_huggingface(as_run(model, init(model, jax.random.key(9)), tiny.data().tokenizer), path)
+    to_huggingface(as_run(model, init(model, jax.random.key(9)), TOKENIZER), path)
     return path
 
 
@@ -107,7 +111,7 @@ def test_scanned_layers_are_written_one_by_one(tmp_path):
         {"num_layers": 3, "d_model": 8, "num_heads": 2, "vocab_size": 11, "max_length": 8}
     )
     scanned = dataclasses.replace(plain, scan_layers=True)
-    run = as_run(scanned, init(scanned, jax.random.key(4)), tiny.data().tokenizer)
+    run = as_run(scanned, init(scanned, jax.random.key(4)), TOKENIZER)
     to_huggingface(run, tmp_path / "a")
     again = leaves(from_huggingface(tmp_path / "a")[1])
     wanted = leaves(init(plain, jax.random.key(4)))
@@ -132,6 +136,20 @@ def test_types_and_a_mesh(folder, tmp_path, dtype):
     np.testing.assert_array_equal(np.asarray(kernel), expected)
     with pytest.raises(UserError, match="dtype: is 'int8'"):
         from_huggingface(folder, dtype="int8")
+
+
+def test_half_precision_is_kept(folder, tmp_path):
+    from jaxformer.interop import from_huggingface
+
+    run = load(f"hf:{folder}")
+    to_huggingface(run, tmp_path / "a", dtype="bfloat16")
+    kept = leaves(from_huggingface(tmp_path / "a", dtype="keep")[1])
+    wide = leaves(from_huggingface(tmp_path / "a")[1])
+    exact = leaves(nnx.to_pure_dict(nnx.state(run.model, nnx.Param)))
+    for path, x in exact.items():
+        assert kept[path].dtype == "bfloat16"
+        np.testing.assert_array_equal(kept[path], x.astype(kept[path].dtype))
+        np.testing.assert_array_equal(wide[path], kept[path].astype(np.float32))
 
 
 def test_eval_continues_a_prompt(folder, tmp_path):

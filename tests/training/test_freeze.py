@@ -23,7 +23,7 @@ def test_frozen_parameters_keep_every_bit():
     cfg = tiny.config(train__freeze=FROZEN, optimizer__weight_decay=0.5)
     program = tiny.program(cfg)
     before = jax.device_get(program.state.params)
-    state, batch = program.state, tiny.batch(cfg)
+    state, batch = program.state, tiny.batch()
     for _ in range(3):
         state, metrics = program.step(state, batch)
     leaves = jax.tree_util.tree_leaves_with_path(jax.device_get(state.params))
@@ -37,7 +37,7 @@ def test_the_norm_is_that_of_what_trains():
     norms = []
     for cfg in (free, held):
         program = tiny.program(cfg)
-        norms.append(float(program.step(program.state, tiny.batch(cfg))[1]["grad_norm"]))
+        norms.append(float(program.step(program.state, tiny.batch())[1]["grad_norm"]))
     assert norms[1] < norms[0]
 
 
