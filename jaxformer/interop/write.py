@@ -24,6 +24,9 @@ from jaxformer.models import abstract_params, build
 from jaxformer.sharding import path_of
 
 
+REFUSED = "refused"  # what is written could not be read at all
+
+
 class Run(Protocol):
     """The part of `jaxformer.Run` that is written."""
 
@@ -89,6 +92,9 @@ def _choose(cfg: ModelConfig, special: Special, name: str) -> tuple[Family, dict
             return family, fields
     nearest = min(tried, key=lambda family: len(tried[family]))
     field, value = next(iter(tried[nearest].items()))
+    if field == REFUSED:
+        what = f"cannot be written as {nearest} ({value})"
+        raise UserError("model", what, "ask for another family")
     more = f" and {len(tried[nearest]) - 1} more" if len(tried[nearest]) > 1 else ""
     what = f"is {value}, which {nearest}{'' if name else ', the nearest family,'} cannot say"
     raise UserError(f"model.{field}{more}", what, "it cannot be written as such a model")
@@ -104,7 +110,7 @@ def _differences(
         values = dict(fields) | {"pad_token_id": special.pad}
         theirs = function_of(model_config(family.read(Fields(Path("config.json"), values), names)))
     except (UserError, KeyError) as error:
-        return dict.fromkeys(mine) | {"architecture": f"{cfg.architecture} ({error})"}
+        return {REFUSED: str(error), **dict.fromkeys(mine)}
     return {name: value for name, value in mine.items() if theirs.get(name) != value}
 
 
