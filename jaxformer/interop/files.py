@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import ml_dtypes
+import jax.numpy as jnp
 import numpy as np
 
 from jaxformer.errors import UserError
@@ -18,7 +18,7 @@ DTYPES = {
     "F64": np.float64,
     "F32": np.float32,
     "F16": np.float16,
-    "BF16": ml_dtypes.bfloat16,
+    "BF16": jnp.bfloat16,
     "I64": np.int64,
     "I32": np.int32,
     "I16": np.int16,

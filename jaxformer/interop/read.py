@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import ml_dtypes
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
@@ -39,7 +39,7 @@ FAMILIES: dict[str, Family] = {
     for family in (GPT2, LLAMA, MISTRAL, QWEN3, GEMMA2, BERT, ROBERTA, T5, BART, BLOOM)
 }
 KEEP = "keep"
-DTYPES = {"float32": np.float32, "bfloat16": ml_dtypes.bfloat16, "float16": np.float16}
+DTYPES = {name: jnp.dtype(name) for name in ("float32", "bfloat16", "float16")}
 SHOWN = 3  # names in a line
 
 

@@ -23,7 +23,6 @@ from jaxformer.interop.tokens import special_ids, write_json, write_words
 from jaxformer.models import abstract_params, build
 from jaxformer.sharding import path_of
 
-
 REFUSED = "refused"  # what is written could not be read at all
 
 
