@@ -184,9 +184,11 @@ def make_theirs(kind: str, fields: dict[str, Any], seed: int = 0) -> Any:
     if kind.startswith("T5") and fields.get("tie_word_embeddings") is False:
         model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.detach().clone())
     with torch.no_grad():
-        for parameter in dict(model.named_parameters()).values():
+        for name, parameter in model.named_parameters():
             if parameter.ndim > 1:
-                parameter.normal_(0, parameter.shape[-1] ** -0.5)
+                # Positions that matter keep a greedy text from one word for ever.
+                spread = 1.0 if "embed_positions" in name else parameter.shape[-1] ** -0.5
+                parameter.normal_(0, spread)
             else:
                 parameter.add_(0.3 * torch.randn_like(parameter))
         for name, table in model.named_buffers():
