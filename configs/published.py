@@ -27,13 +27,14 @@ def get_config(argument: str) -> ConfigDict:
         raise UserError(str(path), "has no tokenizer.json", "training takes its tokenizer from one")
     c: Any = base.get_config()
     made = run_config(folder.config, add_bos=words.add_bos, add_eos=words.add_eos)
-    c.model = ConfigDict(made.model.to_dict())
+    m: Any = ConfigDict(made.model.to_dict())
+    c.model = m
     c.objective.kind = made.objective.kind
     c.train.init_from, c.train.init_paths = f"hf:{path}", ("*",)
     if head:
-        c.model.tie_embeddings = True
-        c.model.head_bias = c.model.head.transform = False
-        c.model.head.kind, c.model.head.num_classes = head, 0
+        m.tie_embeddings = True
+        m.head_bias = m.head.transform = False
+        m.head.kind, m.head.num_classes = head, 0
         c.objective.kind = f"{head}_classification"
         names = {name.split("/")[0] for row, _ in folder.rows for name in row.paths}
         c.train.init_paths = tuple(glob for glob in BODY if glob.split("/")[0] in names)

@@ -25,9 +25,10 @@ def load_published(path: str) -> tuple[RunConfig, dict[str, Any], Tokenizer]:
     folder = open_folder(Path(path))
     if folder.words is None:
         raise UserError(path, "has no tokenizer.json", "copy it too")
-    how = {"add_bos": folder.words.add_bos, "add_eos": folder.words.add_eos}
-    params = place(folder.config, read_leaves(folder), None, "float32")
-    return run_config(folder.config, **how), params, folder.words.tokenizer
+    words, model = folder.words, folder.config
+    params = place(model, read_leaves(folder), None, "float32")
+    cfg = run_config(model, add_bos=words.add_bos, add_eos=words.add_eos)
+    return cfg, params, words.tokenizer
 
 
 def read_matching(

@@ -21,8 +21,7 @@ OBJECTIVES = {  # by architecture, then by head
 }
 # What changes nothing of a trained model's function.
 OF_TRAINING = ("initializer", "scan_layers", "remat", "dropout")
-MAX_ROW = 1024  # tokens of context, of a text that such a model is evaluated on
-SMALL = 16  # rows of a batch
+MAX_ROW = 1024  # tokens of context, where the model has more
 
 
 def base_config() -> ConfigDict:
@@ -34,29 +33,25 @@ def base_config() -> ConfigDict:
 
 def model_config(changes: Mapping[str, Any]) -> ModelConfig:
     """The base model with fields changed by path; raises UserError where they do not fit."""
-    model = base_config().model
+    model: Any = base_config().model
     for path, value in changes.items():
         *parents, name = path.split(".")
-        section = functools.reduce(lambda s, parent: s[parent], parents, model)
+        section: Any = functools.reduce(lambda s, parent: s[parent], parents, model)
         section[name] = value
     return ModelConfig.from_config_dict(model)
 
 
-def run_config(model: ModelConfig, *, add_bos: bool, add_eos: bool, text: str = "") -> RunConfig:
-    """A run with this model that was never trained; `text` is a file to evaluate it on."""
+def run_config(model: ModelConfig, *, add_bos: bool, add_eos: bool) -> RunConfig:
+    """A run with this model that was never trained, and so has no data ('-')."""
     c: Any = base_config()
     c.model = ConfigDict(model.to_dict())
     words = model.head.kind if model.architecture == "encoder" else model.architecture
     c.objective.kind = OBJECTIVES[words]
     c.data.add_bos, c.data.add_eos = add_bos, add_eos
     c.data.tokenizer.kind, c.data.tokenizer.path = "file", "tokenizer.json"
-    c.data.source, c.data.path = "text", text or "-"
-    c.data.validation_path = text
+    is_text = c.objective.kind in ("causal_lm", "masked_lm")
+    c.data.source, c.data.path, c.data.pack = "text" if is_text else "jsonl", "-", is_text
     c.data.length = min(model.max_length, MAX_ROW)
-    c.data.pack = words in ("decoder", "vocabulary")
-    if c.objective.kind not in ("causal_lm", "masked_lm"):
-        c.data.source, c.data.pack, c.data.validation_path = "jsonl", False, ""
-    c.eval.batch_size = SMALL
     return RunConfig.from_config_dict(c)
 
 

@@ -27,7 +27,8 @@ BUCKETS = "block.0.layer.0.SelfAttention.relative_attention_bias.weight"
 
 
 def read(fields: Fields, names: Collection[str]) -> dict[str, Any]:
-    fields.get("dense_act_fn"), fields.get("is_gated_act")  # follow from feed_forward_proj
+    for name in ("dense_act_fn", "is_gated_act"):
+        fields.get(name)  # follow from feed_forward_proj
     fields.only("is_decoder", False)
     layers, rate = fields.integer("num_layers", 6), fields.number("dropout_rate", 0.1)
     tie = fields.flag("tie_word_embeddings", True)
