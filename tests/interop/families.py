@@ -187,7 +187,8 @@ def make_theirs(kind: str, fields: dict[str, Any], seed: int = 0) -> Any:
         for name, parameter in model.named_parameters():
             if parameter.ndim > 1:
                 # Positions that matter keep a greedy text from one word for ever.
-                spread = 1.0 if "embed_positions" in name else parameter.shape[-1] ** -0.5
+                is_position = "embed_positions" in name or ".wpe." in name
+                spread = 1.0 if is_position else parameter.shape[-1] ** -0.5
                 parameter.normal_(0, spread)
             else:
                 parameter.add_(0.3 * torch.randn_like(parameter))
