@@ -265,8 +265,11 @@ def evaluation() -> ConfigDict:
 
 
 def mesh() -> ConfigDict:
-    """Devices along each axis, one may be -1 (the rest); 1 × 1 is no mesh at all."""
+    """Devices along each axis, one may be -1 (the rest); all 1 is no mesh at all."""
     m = ConfigDict()
     m.data = -1  # batch rows
-    m.fsdp = 1  # batch rows, parameters and optimizer state
+    m.fsdp = 1  # batch rows, and parameters and optimizer state along d_model
+    m.tensor = 1  # heads, d_ff and vocabulary: of parameters, optimizer state and activations
+    m.context = 1  # tokens of a sequence: of activations, and of caches
+    m.expert = 1  # reserved for expert layers: 1
     return m

@@ -20,6 +20,8 @@ usage: python eval.py --workdir=DIR [flags]
   --prompt    continue this text instead of evaluating; may be given several times; a run of
               seq2seq takes it for the source and prints the target
   --max_new_tokens, --sampler, --seed   how to continue: see below
+  --mesh      devices to use: AXIS:SIZE,… of data, fsdp, tensor, context, such as fsdp:2,tensor:4
+              (data takes the rest), or run for the run's own mesh; default one device
   --out       where results go; default WORKDIR/eval
   --debug     show the traceback of an error
 
@@ -47,6 +49,7 @@ def run_eval() -> None:
     flags.DEFINE_integer("max_new_tokens", 100, "Tokens to add to a prompt.", lower_bound=1)
     flags.DEFINE_string("sampler", "", "How tokens are chosen.")
     flags.DEFINE_integer("seed", 0, "Of the sampler.", lower_bound=0)
+    flags.DEFINE_string("mesh", "", "Devices along each axis.")
     flags.DEFINE_string("out", "", "Where results go.")
     start(_evaluate, USAGE)
 
@@ -63,7 +66,7 @@ def _evaluate() -> int:
     from jaxformer.run import load
 
     workdir, schemes = Path(FLAGS.workdir), parse_schemes(FLAGS.positions)
-    run = load(workdir, FLAGS.step)
+    run = load(workdir, FLAGS.step, FLAGS.mesh)
     if FLAGS.prompt:
         return _continue(run, schemes)
     suite = load_suite(FLAGS.suite, run.config.data, run.config.objective.kind)
