@@ -35,6 +35,7 @@ DIRECT: dict[str, set[str]] = {
     "generation": {"models"},
     "evaluation": {"generation", "data", "checkpoint", "losses"},
     "training": {"models", "data", "evaluation", "checkpoint", "losses", "command"},
+    "aot": {"training", "analysis"},
     "experiments": {"training", "evaluation", "analysis", "run", "progress"},
     "interop": {"models", "data"},
     "analysis": {"models"},

@@ -5,7 +5,6 @@ Here each computation has a number of runs: that of its caller times the trip co
 """
 
 import dataclasses
-import functools
 import math
 import re
 from collections import defaultdict
@@ -26,7 +25,9 @@ FREE = {  # moves nothing by itself
     *("call", "after-all", "partition-id", "replica-id", "iota", "optimization-barrier"),
     *("copy-done", "async-update", "async-done", "add-dependency", "get-dimension-size"),
 }
-CALLS = re.compile(r"\b(calls|to_apply|body|condition|branch_computations)=\{?(%[^\s,}]+(?:, ?%[^\s,}]+)*)")
+CALLS = re.compile(
+    r"\b(calls|to_apply|body|condition|branch_computations)=\{?(%[^\s,}]+(?:, ?%[^\s,}]+)*)"
+)
 TRIPS = re.compile(r'known_trip_count"?:?\s*\{"?n"?:\s*"?(\d+)')
 ARRAY = re.compile(r"([a-z]\w*)\[([\d,]*)\](?:\{([^{}]*)\})?")
 
@@ -41,7 +42,7 @@ class Array:
 
     @property
     def size(self) -> int:
-        return math.prod(self.shape) * _itemsize(self.dtype)
+        return int(math.prod(self.shape) * _itemsize(self.dtype))
 
     def __str__(self) -> str:
         return f"{self.dtype}[{','.join(map(str, self.shape))}]"
@@ -86,6 +87,10 @@ class Program:
 
     def __init__(self, text: str):
         self.computations, self.entry = _parse(text)
+        self._names = {
+            name: {instruction.name: instruction for instruction in instructions}
+            for name, instructions in self.computations.items()
+        }
         self.runs, self.fused = self._count()
 
     def collectives(self) -> list[Collective]:
@@ -95,7 +100,7 @@ class Program:
             kind = instruction.opcode.removesuffix("-start")
             if kind not in COLLECTIVES:
                 continue
-            known = self._by_name(name)
+            known = self._names[name]
             size = sum(known[operand].size for operand in instruction.operands if operand in known)
             members = _group_size(instruction.rest)
             size *= members if kind == "all-gather" else 1
@@ -154,12 +159,8 @@ class Program:
         visit(self.entry, 1, False)
         return dict(runs), fused
 
-    @functools.lru_cache(maxsize=None)  # noqa: B019 - a program lives as long as its report
-    def _by_name(self, computation: str) -> dict[str, Instruction]:
-        return {instruction.name: instruction for instruction in self.computations[computation]}
-
     def _traffic(self, name: str, instruction: Instruction) -> int:
-        known = self._by_name(name)
+        known = self._names[name]
         operands = [known[operand] for operand in instruction.operands if operand in known]
         in_hbm = [[a.size for a in operand.arrays if not a.fast] for operand in operands]
         read = [sum(sizes) for sizes in in_hbm]
@@ -175,11 +176,10 @@ class Program:
             written = min(written, replaced) if replaced is not None else written
         return sum(read) + written
 
-    @functools.lru_cache(maxsize=None)  # noqa: B019
     def _touched(self, fusion: str) -> tuple[dict[int, int], int | None]:
-        """Of a fusion: parameter → bytes, where only slices are used; bytes of an update in place."""
+        """Of a fusion: parameter → bytes if only slices are used; bytes of an update in place."""
         users: dict[str, list[Instruction]] = defaultdict(list)
-        known = self._by_name(fusion)
+        known = self._names[fusion]
         for instruction in known.values():
             for operand in instruction.operands:
                 users[operand].append(instruction)

@@ -33,8 +33,8 @@ from jaxformer.training.metrics import Meter, MetricsWriter, flops_per_position,
 from jaxformer.training.optim import make_optimizer
 from jaxformer.training.signals import Stop, stop_on_signal
 from jaxformer.training.start import Places, describe_run, find_start, make_state, say
-from jaxformer.training.state import TrainState, abstract_state, shardings_of
-from jaxformer.training.step import make_train_step
+from jaxformer.training.state import TrainState, abstract_state
+from jaxformer.training.step import jit_train_step
 from jaxformer.training.workdir import check_restart, disk_errors, locked, save_config
 
 
@@ -87,8 +87,7 @@ def _train(
         if state is None:
             say(f"{workdir} is finished: it has its {end} steps")
             return end
-        step = make_train_step(graphdef, tx, schedule, cfg)
-        placed, everywhere = shardings_of(abstract), replicated(mesh)
+        everywhere = replicated(mesh)
         flops = flops_per_position(cfg, stored.params)
         meter = Meter(flops, peak_flops(mesh.size if mesh else 1))
         writer = None
@@ -97,7 +96,7 @@ def _train(
                 writer = held.enter_context(contextlib.closing(MetricsWriter(workdir, start)))
         clock.resume(before.get("seconds", {}), writer.dropped.get("seconds", {}) if writer else {})
         run = _Run(
-            step=jax.jit(step, donate_argnums=0, out_shardings=(placed, everywhere)),
+            step=jit_train_step(graphdef, tx, schedule, cfg, abstract, mesh),
             digest=jax.jit(
                 lambda params: digest(jax.tree.map(_cut, params, stored.params)),
                 out_shardings=everywhere,

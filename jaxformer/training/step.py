@@ -12,15 +12,16 @@ import jax
 import jax.numpy as jnp
 import optax
 from flax import nnx
+from jax.sharding import Mesh
 
 from jaxformer.config import ObjectiveConfig, RunConfig
 from jaxformer.losses import accuracy, cross_entropy
 from jaxformer.models import forward
 from jaxformer.nn.dropout import RowKey
-from jaxformer.sharding import constrain
+from jaxformer.sharding import constrain, replicated
 from jaxformer.training.chain import digest
 from jaxformer.training.guard import spikes
-from jaxformer.training.state import TrainState
+from jaxformer.training.state import TrainState, shardings_of
 
 Batch = dict[str, jax.Array]
 Sums = dict[str, tuple[jax.Array, jax.Array]]  # name -> (sum, weight)
@@ -80,6 +81,20 @@ def make_train_step(
         return new, metrics
 
     return step
+
+
+def jit_train_step(
+    graphdef: Any,
+    tx: optax.GradientTransformation,
+    schedule: optax.Schedule,
+    cfg: RunConfig,
+    abstract: TrainState,
+    mesh: Mesh | None,
+) -> Any:
+    """The step jitted as training runs it: the state stays where `abstract` says, in place."""
+    outputs = shardings_of(abstract), replicated(mesh)
+    step = make_train_step(graphdef, tx, schedule, cfg)
+    return jax.jit(step, donate_argnums=0, out_shardings=outputs)
 
 
 def _accumulate(
