@@ -12,6 +12,7 @@ import importlib.util
 import json
 import re
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
@@ -63,6 +64,10 @@ def find_group(
         return None
     cluster = is_cluster(environ)
     if group == Group():
+        if not cluster and _is_outside_srun(environ):
+            tasks = environ["SLURM_NTASKS"]
+            line = f"warning: SLURM_NTASKS is {tasks} and srun did not start this: it runs alone"
+            print(line, file=sys.stderr, flush=True)
         return group if cluster else None
     missing = [name for name, value in found.items() if value is None]
     if missing and not cluster:
@@ -95,6 +100,12 @@ def _given(name: str, flag: Any, environ: Mapping[str, str]) -> Any:
     if flag is not None and flag != value:
         raise UserError(f"--{name}", f"is {flag} but {variable} is {value}", "give one of them")
     return value
+
+
+def _is_outside_srun(environ: Mapping[str, str]) -> bool:
+    """Whether this is the script of a SLURM job of several tasks, which runs once."""
+    tasks = environ.get("SLURM_NTASKS", "")
+    return tasks.isdigit() and int(tasks) > 1 and "SLURM_STEP_NODELIST" not in environ
 
 
 def is_cluster(environ: Mapping[str, str]) -> bool:

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import os
+from logging import getLogger
 
 from absl import flags
 
@@ -49,7 +50,7 @@ def _train() -> int:
     from jaxformer.nn.positions import check_bounds
     from jaxformer.progress import show_progress
     from jaxformer.training.loop import train
-    from jaxformer.training.workdir import locked
+    from jaxformer.training.workdir import check_shared, locked
 
     check_bounds(cfg)
     if FLAGS.aot is not None:
@@ -65,6 +66,9 @@ def _train() -> int:
     with joined(group), contextlib.ExitStack() as held:
         with together():
             workdir = held.enter_context(locked(FLAGS.workdir))
+        check_shared(workdir)
+        if not is_first():
+            getLogger("jaxformer").setLevel("ERROR")  # what process 0 says holds for all
         data = first_alone(lambda: open_data(cfg, workdir))
         with together():
             cfg = resolve(cfg, data)

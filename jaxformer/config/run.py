@@ -10,7 +10,7 @@ from jaxformer.config.mesh import MeshConfig, check_spread
 from jaxformer.config.model import ModelConfig
 from jaxformer.config.objective import ObjectiveConfig
 from jaxformer.config.section import Section, at_least, positive, refuse, unread
-from jaxformer.errors import UserError
+from jaxformer.errors import UserError, check_folder
 
 ENDING = ("warmup_cosine", "linear", "wsd")  # schedules that have a last step
 
@@ -130,6 +130,7 @@ class TrainConfig(Section):
         at_least("train", self, 0, "num_steps", "num_epochs", "keep_best")
         at_least("train", self, 0, "eval_every", "checkpoint_every", "check_every")
         self.spike_guard.check()
+        check_folder("train.init_from", self.init_from)
         unread("train.init_paths", self.init_paths, bool(self.init_from), "train.init_from")
         if self.init_from and not self.init_paths:
             mend = "name what to take, e.g. ('embedding/*',), or ('*',) for all"
