@@ -164,7 +164,10 @@ class Program:
         operands = [known[operand] for operand in instruction.operands if operand in known]
         in_hbm = [[a.size for a in operand.arrays if not a.fast] for operand in operands]
         read = [sum(sizes) for sizes in in_hbm]
-        written = sum(array.size for array in instruction.arrays if not array.fast)
+        results = [array.size for array in instruction.arrays if not array.fast]
+        written = sum(results)
+        if instruction.opcode.endswith("-start"):  # its operands stand among its results
+            written = max(results, default=0)
         if instruction.opcode in ("dynamic-slice", "slice", "gather"):
             return 2 * written
         if instruction.opcode in ("dynamic-update-slice", "scatter"):

@@ -84,7 +84,7 @@ def test_collectives_are_multiplied_by_the_trip_counts_of_all_loops_around_them(
 
 
 def test_hbm_bytes_are_those_of_slices_and_not_of_what_stays_on_the_chip():
-    gathered = 3 * (128 + 128 + 512)  # read; its result is a pair, the operand in it
+    gathered = 3 * (128 + 512)
     sliced = 3 * (128 + 4 + 128)  # of 512 bytes only the slice is read
     reduced = 15 * (128 + 128)
     copied, sent = 16, 16  # from HBM into the chip's own memory, and back
