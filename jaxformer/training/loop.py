@@ -21,9 +21,9 @@ from jaxformer.data.streams import RowStream
 from jaxformer.distributed import is_alone, is_first, together
 from jaxformer.errors import Preempted
 from jaxformer.evaluation.evaluators import validation
+from jaxformer.mesh import make_mesh, place
 from jaxformer.models import build, init
 from jaxformer.nn.positions import check_bounds
-from jaxformer.mesh import make_mesh, place
 from jaxformer.sharding import check_batch, fit, put_batch, replicated, resized, using
 from jaxformer.training.agreement import check_same_start, check_same_step, notice, with_stop
 from jaxformer.training.chain import Chain, as_hex, digest
