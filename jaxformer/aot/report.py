@@ -73,7 +73,7 @@ def describe(cfg: RunConfig, compiled: Compiled) -> str:
     """All that `--aot` prints."""
     parts = [_head(cfg, compiled), memory_table(compiled), _largest(compiled)]
     parts += [collective_table(compiled), _speed(cfg, compiled)]
-    return "\n\n".join(parts)
+    return "\n\n".join(part.rstrip("\n") for part in parts)
 
 
 def memory_table(compiled: Compiled) -> str:

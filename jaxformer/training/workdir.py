@@ -67,8 +67,7 @@ def check_shared(path: Path, flag: str = "workdir") -> None:
     """
     if is_alone():
         return
-    note = path / ".shared"
-    mine = secrets.token_hex(8)
+    note, mine = path / ".shared", secrets.token_hex(8)
     with together():
         if is_first():
             note.write_text(mine, encoding="utf-8")
