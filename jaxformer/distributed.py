@@ -82,6 +82,9 @@ def find_group(
     size, place = group.num_processes, group.process_id
     if size is not None and size < 1:
         raise UserError("--num_processes", f"is {size}", "give 1 or more")
+    tasks = environ.get("SLURM_NTASKS") if "SLURM_STEP_NODELIST" in environ else None
+    if size is not None and tasks not in (None, str(size)):
+        raise UserError("--num_processes", f"is {size} but SLURM_NTASKS is {tasks}", "leave it out")
     if place is not None and (place < 0 or (size is not None and place >= size)):
         mend = f"give 0 to {size - 1}" if size else "give 0 or more"
         raise UserError("--process_id", f"is {place} of {size or '?'} processes", mend)

@@ -149,6 +149,7 @@ def test_flags_and_environment_name_a_group(given, environ, group):
         (ALL | {"num_processes": 0, "process_id": 0}, {}, "--num_processes: is 0, give 1 or more"),
         (ALL | {"coordinator": "host"}, {}, "--coordinator: is 'host', give the HOST:PORT"),
         (ALL | {"process_id": 2}, VARIABLES, "--process_id: is 2 but JAX_PROCESS_ID is 3"),
+        ({"num_processes": 2}, SLURM, "--num_processes: is 2 but SLURM_NTASKS is 4, leave it out"),
         ({}, VARIABLES | {"JAX_PROCESS_ID": "x"}, "JAX_PROCESS_ID: is 'x', set it to a whole"),
     ],
 )
