@@ -103,7 +103,7 @@ def test_a_run_on_a_mesh_does_what_it_does_on_one_device(workdir, capfd):
     [
         ("fsdp:3", "mesh.fsdp: 3 does not divide the 8 devices"),
         ("tensor:8", "mesh.tensor: 8 does not divide model.num_heads = 4"),
-        (MeshConfig(1, 1, 2), "but there are 8 devices"),
+        (MeshConfig(1, 1, 2), "data × fsdp × tensor = 1 × 1 × 2 but there are 8 devices"),
         ("pod", "--mesh: has 'pod'"),
     ],
 )

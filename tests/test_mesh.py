@@ -1,7 +1,6 @@
 """Devices in a mesh, by config and by flag; what each process reads; what must divide."""
 
 import dataclasses
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,18 +11,20 @@ from jaxformer.errors import UserError
 from tests.training import tiny
 
 
+@dataclasses.dataclass(frozen=True)
+class Fake:
+    """A device of a machine that is not here."""
+
+    id: int
+    process_index: int
+    slice_index: int = 0
+    platform: str = "gpu"
+    device_kind: str = "fake"
+
+
 def fakes(count, slices=1, processes=1):
-    """Devices of a machine that is not here, in the order that JAX has them."""
-    return [
-        SimpleNamespace(
-            id=n,
-            platform="gpu",
-            device_kind="fake",
-            process_index=n * processes // count,
-            slice_index=n * slices // count,
-        )
-        for n in range(count)
-    ]
+    """In the order that JAX has them."""
+    return [Fake(n, n * processes // count, n * slices // count) for n in range(count)]
 
 
 def ids(devices):
@@ -176,7 +177,7 @@ def test_each_process_reads_the_rows_of_its_devices(sizes, processes, parts, mon
 
 def test_a_topology_that_mixes_processes_is_sorted(monkeypatch):
     """Wherever it would put its devices, each process has one slice of the batch."""
-    mixed = np.array([SimpleNamespace(id=n, process_index=n % 2) for n in range(8)])
+    mixed = np.array([Fake(n, n % 2) for n in range(8)])
     monkeypatch.setattr(mesh, "arrange", lambda shape, devices: mixed.reshape(shape))
     made = mesh.make_mesh(MeshConfig(4, 2), fakes(8, processes=2))
     assert made is not None

@@ -91,7 +91,7 @@ def test_a_padded_table_and_head_are_those_of_the_vocabulary():
     for name, part in (("embedding", "table"), ("head", "kernel")):
         behind = np.array(padded[name][part])
         behind[tuple(slice(n, None) for n in np.where(np.equal(behind.shape, 12), 11, 0))] = 1e3
-        padded[name][part] = behind
+        padded[name][part] = jnp.asarray(behind)
     tokens = tiny.batch()["tokens"]
     found = [nnx.merge(graphdef, tree)(tokens).logits for tree in (params, padded)]
     np.testing.assert_array_equal(*found)

@@ -23,9 +23,9 @@ import numpy as np
 from flax import nnx
 
 from jaxformer.errors import UserError
-from jaxformer.generation.inputs import Inputs, bucket, decode, prefill, prepare
+from jaxformer.generation.inputs import Inputs, bucket, decode, prefill, prepare, spread
 from jaxformer.nn.cache import Cache
-from jaxformer.sharding import mesh_of, put_whole, replicate, using
+from jaxformer.sharding import mesh_of, replicate, using
 
 # (carried, parents_BK, tokens_BK, real_B) -> (logits_BKV, carried): beam k continues what beam
 # parents[k] was by one token. Rows that are not real are done: whatever they give is ignored.
@@ -133,7 +133,7 @@ def beam_search(
         found = _beam_search(
             graphdef,
             nnx.to_pure_dict(state),
-            put_whole(mesh, inputs, "edge"),
+            spread(mesh, inputs),
             length_penalty.divisors(new),
             np.int32(eos_id),
             np.int32(pad_id),

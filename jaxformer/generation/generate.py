@@ -15,10 +15,10 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from jaxformer.generation.inputs import Inputs, bucket, decode, prefill, prepare
+from jaxformer.generation.inputs import Inputs, bucket, decode, prefill, prepare, spread
 from jaxformer.generation.sampling import Sampler
 from jaxformer.nn.cache import Cache
-from jaxformer.sharding import mesh_of, put_whole, replicate, replicated, using
+from jaxformer.sharding import mesh_of, replicate, replicated, using
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,8 +87,8 @@ def generate(
         found = _generate(
             graphdef,
             nnx.to_pure_dict(state),
-            put_whole(mesh, inputs, "edge"),
-            jax.device_put(key, replicated(mesh)),
+            spread(mesh, inputs),
+            key if mesh is None else jax.device_put(key, replicated(mesh)),
             np.int32(eos_id),
             np.int32(pad_id),
             sampler=sampler,
