@@ -45,7 +45,8 @@ def arrange(shape: tuple[int, ...], devices: Sequence[Any]) -> np.ndarray:
     """Devices in `shape`, neighbours on short links; slices of a pod lie along data, then fsdp."""
     slices = len({getattr(device, "slice_index", 0) for device in devices})
     if slices == 1:
-        return jax.make_mesh(shape, AXES, TYPES, devices=devices).devices
+        # A torus axis may have to be split: v6e:16x16 as 64 × 4.
+        return mesh_utils.create_device_mesh(shape, devices, allow_split_physical_axes=True)
     along_data = math.gcd(shape[0], slices)
     along_fsdp = slices // along_data
     if shape[1] % along_fsdp:
