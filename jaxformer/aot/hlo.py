@@ -87,6 +87,8 @@ class Program:
 
     def __init__(self, text: str):
         self.computations, self.entry = _parse(text)
+        counts = re.search(r"^HloModule .*num_partitions=(\d+)", text)
+        self.num_devices = int(counts[1]) if counts else 1
         self._names = {
             name: {instruction.name: instruction for instruction in instructions}
             for name, instructions in self.computations.items()
@@ -102,7 +104,7 @@ class Program:
                 continue
             known = self._names[name]
             size = sum(known[operand].size for operand in instruction.operands if operand in known)
-            members = _group_size(instruction.rest)
+            members = _group_size(instruction.rest, self.num_devices)
             size *= members if kind == "all-gather" else 1
             found[kind].append((runs, runs * size, runs * size * _share(kind, members)))
         return [
@@ -220,13 +222,18 @@ def _trips(loop: Instruction) -> int:
     return int(found[1]) if found else 1
 
 
-def _group_size(rest: str) -> int:
-    """Members of a collective's groups: 'replica_groups={{0,1},{2,3}}' or '[2,4]<=[8]'."""
+def _group_size(rest: str, num_devices: int) -> int:
+    """Members of a collective's groups: 'replica_groups={{0,1},{2,3}}', '[2,4]<=[8]', '{}' (all).
+
+    Raises ValueError for groups in another notation.
+    """
     if found := re.search(r"replica_groups=\[\d+,(\d+)\]", rest):
         return int(found[1])
     if found := re.search(r"replica_groups=\{\{([\d,]+)\}", rest):
         return len(found[1].split(","))
-    return 1
+    if "source_target_pairs=" in rest or "replica_groups={}" in rest:
+        return num_devices
+    raise ValueError(f"no groups that can be read in {rest[:200]!r}")
 
 
 def _share(kind: str, members: int) -> float:

@@ -86,6 +86,22 @@ def test_the_largest_results_are_named():
     assert {one.name for one in found} >= {"start"}
 
 
+@pytest.mark.parametrize(
+    ("groups", "members"),
+    [("{{0,1},{2,3}}", 2), ("[2,4]<=[8]", 4), ("[1,8]<=[4,2]T(1,0)", 8), ("{}", 8)],
+)
+def test_groups_in_every_notation(groups, members):
+    text = TEXT.replace("is_scheduled=true", "num_partitions=8").replace("{{0,1},{2,3}}", groups)
+    [reduced] = [one for one in Program(text).collectives() if one.kind == "all-reduce"]
+    assert reduced.sent == 15 * 128 * 2 * (members - 1) / members
+
+
+def test_groups_in_a_new_notation_are_refused_not_ignored():
+    text = TEXT.replace("{{0,1},{2,3}}", "mesh['x'=8]{'x'}")
+    with pytest.raises(ValueError, match="no groups that can be read"):
+        Program(text).collectives()
+
+
 def test_what_is_no_program_is_refused():
     with pytest.raises(ValueError, match="no ENTRY"):
         Program("HloModule x\n")
