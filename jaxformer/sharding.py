@@ -225,6 +225,14 @@ def put_whole(mesh: Mesh | None, tree: Any, mode: Any = "constant") -> Any:
     return jax.tree.map(one, tree)
 
 
+def put_key(mesh: Mesh | None, key: jax.Array) -> jax.Array:
+    """A random key that every process has, on all devices of a mesh."""
+    if mesh is None:
+        return key
+    words = jax.device_put(np.asarray(jax.random.key_data(key)), replicated(mesh))
+    return jax.random.wrap_key_data(words, impl=jax.random.key_impl(key))
+
+
 def mesh_of(tree: Any) -> Mesh | None:
     """The mesh on which the arrays of a tree lie; None for one device."""
     for leaf in jax.tree.leaves(tree):

@@ -110,7 +110,8 @@ def test_what_is_no_mesh_is_refused(text):
             "mesh.context: 4 does not divide data.target_length = 6",
         ),
         (
-            {"model__architecture": "lstm", "model__position__kind": "none", "mesh__context": 2},
+            {"model__architecture": "lstm", "model__position__kind": "none", "mesh__context": 2}
+            | {"model__num_heads": 4},
             "mesh.context: is 2 while model.architecture = lstm",
         ),
     ],

@@ -18,7 +18,7 @@ from flax import nnx
 from jaxformer.generation.inputs import Inputs, bucket, decode, prefill, prepare, spread
 from jaxformer.generation.sampling import Sampler
 from jaxformer.nn.cache import Cache
-from jaxformer.sharding import mesh_of, replicate, replicated, using
+from jaxformer.sharding import mesh_of, put_key, replicate, using
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,7 +88,7 @@ def generate(
             graphdef,
             nnx.to_pure_dict(state),
             spread(mesh, inputs),
-            key if mesh is None else jax.device_put(key, replicated(mesh)),
+            put_key(mesh, key),
             np.int32(eos_id),
             np.int32(pad_id),
             sampler=sampler,

@@ -69,7 +69,7 @@ def use(run):
     )
     graphdef, params = nnx.split(run.model)
     rows = evaluation_batches(tiny.Rows(5), 3)
-    totals = evaluate_batches((EVALUATORS["perplexity"],), graphdef, params.to_pure_dict(), rows)
+    totals = evaluate_batches((EVALUATORS["perplexity"],), graphdef, nnx.to_pure_dict(params), rows)
     return out.tokens.tolist(), totals["loss"].mean
 
 
