@@ -46,7 +46,7 @@ def test_a_dry_run_prints_bytes_by_kind(ran):
     status, out, _ = ran["dry run"]
     assert status == 0
     table = out[out.index("\nmesh data × fsdp = 1 × 1") :]
-    named = dict(re.findall(r"\| ([a-z() ]+?) *\| +([\d,]+) \|", table))
+    named = dict(re.findall(r"\| ([a-z() ]+?) *\| +([\d,]+) *\|", table))
     sizes = {kind: int(size.replace(",", "")) for kind, size in named.items()}
     assert list(sizes)[:4] == ["parameters", "optimizer state", "gradients", "batch"]
     assert sizes.pop("total") == sum(sizes.values())

@@ -40,13 +40,13 @@ CASES = {
         multi30k,
         {"data.path": "a.txt", "data.target_path": "a.txt", "data.tokenizer.vocab_size": 300},
     ),
-    "class": (banking77, {"data.path": "a.csv", "data.validation_path": ""}),
+    "class": (banking77, {"data.path": "a.csv", "data.label_field": ""}),
     "characters": (
         thucnews,
         {
             "data.path": "a.csv",
             "data.source": "csv",
-            "data.validation_path": "",
+            "data.label_field": "",
             "data.columns": "",
         },
     ),
@@ -55,9 +55,10 @@ CASES = {
         {
             "data.path": "tags.tsv",
             "data.source": "tsv",
-            "data.validation_path": "",
+            "data.label_field": "",
             "objective.kind": "token_classification",
             "model.head.kind": "token",
+            "model.head.pooling": "first",
             "data.tokenizer.kind": "word",
             "data.tokenizer.vocab_size": 0,
         },
