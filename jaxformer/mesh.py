@@ -31,7 +31,7 @@ def make_mesh(cfg: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh | N
             what = f"{sizes} but there are {len(devices)} devices"
             raise UserError("mesh", what, "set one of them to -1 for the rest")
         return None
-    placed = arrange(tuple(getattr(sizes, axis) for axis in AXES), devices)
+    placed = arrange(sizes.shape, devices)
     if _parts(placed) is None:
         placed = by_process(placed)
     if _parts(placed) is None:

@@ -39,6 +39,7 @@ def workdir(request, tmp_path_factory):
     meta = {"config": cfg.to_dict(), "tokenizer": WORDS.fingerprint, "data": ""}
     saved.save(3, {"params": random_params(cfg.model)}, meta)
     saved.wait()
+    saved.close()
     return folder
 
 

@@ -1,4 +1,5 @@
 import contextlib
+import re
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +13,7 @@ from jax.sharding import PartitionSpec as P
 from jaxformer import sharding
 from jaxformer.config import MeshConfig
 from jaxformer.errors import UserError
+from jaxformer.losses import accuracy, cross_entropy
 from jaxformer.models import build, init
 from jaxformer.training.optim import make_optimizer
 from jaxformer.training.state import abstract_state, initialise
@@ -120,6 +122,36 @@ def test_batch_must_spread_evenly():
     sharding.check_batch(None, "train.batch_size", 3, 3)
     with pytest.raises(UserError, match=r"8 devices .* × 2 microbatches, use a multiple of 16"):
         sharding.check_batch(mesh, "train.batch_size", 8, 2)
+
+
+def test_no_device_gathers_the_logits_of_a_padded_vocabulary():
+    """4,099 tokens on two devices: losses, their gradients and accuracy."""
+    cfg = tiny.config(model__vocab_size=4099, model__tie_embeddings=False).model
+    mesh = sharding.make_mesh(MeshConfig(2, 2, 2))
+    assert mesh is not None
+    graphdef, _ = nnx.split(build(cfg))
+    shapes = jax.eval_shape(lambda: sharding.pad(mesh, init(cfg, jax.random.key(0))))
+    rows = sharding.batch_sharding(mesh)
+
+    def place(leaf, where):
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where)
+
+    params = jax.tree.map(place, shapes, sharding.params_shardings(mesh, shapes))
+    hidden = jax.ShapeDtypeStruct((4, 16, 8), jnp.float32, sharding=rows)
+    targets = jax.ShapeDtypeStruct((4, 16), jnp.int32, sharding=rows)
+
+    def sums(params, hidden, targets):
+        logits = nnx.merge(graphdef, params).readout(hidden)
+        ones = jnp.ones(targets.shape)
+        return cross_entropy(logits, targets, ones)[0], accuracy(logits, targets, ones)[0]
+
+    with jax.set_mesh(mesh):
+        gradients = jax.jit(jax.value_and_grad(sums, has_aux=True))
+        text = gradients.lower(params, hidden, targets).compile().as_text()
+    moved = re.findall(r"= \w+\[([\d,]*)\]\S* (?:all-\w+|collective-permute)\(", text)
+    sizes = [np.prod([int(n) for n in shape.split(",") if n], initial=1) for shape in moved]
+    assert 8 * 2050 in sizes  # the head, gathered over fsdp
+    assert max(sizes) < 16 * 2050  # the logits of a device
 
 
 def matrices(tree):

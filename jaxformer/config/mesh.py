@@ -35,8 +35,13 @@ class MeshConfig(Section):
             refuse("mesh.expert", f"is {self.expert}", mend)
 
     @property
+    def shape(self) -> tuple[int, ...]:
+        """The sizes in the order of jaxformer.mesh.AXES."""
+        return self.data, self.fsdp, self.expert, self.context, self.tensor
+
+    @property
     def is_one_device(self) -> bool:
-        return set(self.to_dict().values()) == {1}
+        return set(self.shape) == {1}
 
     def __str__(self) -> str:
         """E.g. 'data × fsdp = 2 × 4': these two, and what else is not 1."""
