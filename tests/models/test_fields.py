@@ -119,8 +119,8 @@ def paths(cls=ModelConfig, prefix=""):
 
 
 def test_the_table_has_every_field():
-    """But two: remat changes no number (tests/nn/test_stack.py), options are the user's."""
-    assert {*OTHER, "remat", "position.options"} == set(paths())
+    """But three: remat and kernels change no number (tests/nn/), options are the user's."""
+    assert {*OTHER, "remat", "attention_kernel", "position.options"} == set(paths())
 
 
 @functools.cache

@@ -70,9 +70,7 @@ def attend(
         encoding, state = nnx.split(rule.encoding)
         terms = nnx.to_pure_dict(state)
     view = rule.visibility
-    plan = Plan(
-        chunk, block, rule.scale, rule.softcap, view.causal, view.window, encoding, by_row
-    )
+    plan = Plan(chunk, block, rule.scale, rule.softcap, view.causal, view.window, encoding, by_row)
 
     def whole(x: jax.Array | None, step: int) -> jax.Array | None:
         """All rows, padded to a multiple of `step` by what is padding: zeros."""
@@ -272,7 +270,11 @@ def _row_forward(plan, sink, terms, q, k, v, places, seen):
         empty = jnp.full((G, N), LOWEST), jnp.zeros((G, N)), jnp.zeros((G, N, K))
         if sink is not None:
             start = jnp.repeat(sink.astype(jnp.float32), plan.chunk, axis=1)
-            empty = jnp.maximum(start, LOWEST), jnp.exp(start - jnp.maximum(start, LOWEST)), empty[2]
+            empty = (
+                jnp.maximum(start, LOWEST),
+                jnp.exp(start - jnp.maximum(start, LOWEST)),
+                empty[2],
+            )
         high, total, out = jax.lax.fori_loop(seen[0][i], seen[1][i], block, empty)
         some = jnp.where(total == 0, 1, total)
         lse = jnp.where(total == 0, 0, high + jnp.log(some))

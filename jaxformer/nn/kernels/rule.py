@@ -28,6 +28,7 @@ class Rule:
     key: RowKey | None = None
     site: str = "attention_weights"
     layer: jax.Array | int = 0
+    captures: bool = False  # the weights themselves are asked for
 
 
 def overrides(encoding: PositionEncoding, *hooks: str) -> bool:

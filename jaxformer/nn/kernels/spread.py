@@ -1,0 +1,86 @@
+"""Runs a kernel on each device of a mesh by itself, on the rows and heads that the device holds.
+
+XLA partitions what it can look into. A loop over the rows of a batch, or a Pallas call, it would
+have every device do as a whole instead.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+from flax import nnx
+from jax.sharding import AbstractMesh, AxisType, PartitionSpec
+
+from jaxformer.nn.kernels.rule import Rule, overrides
+from jaxformer.nn.masks import Visibility
+from jaxformer.sharding import AXES, partition
+
+Kernel = Callable[[jax.Array, jax.Array, jax.Array, Rule], jax.Array]
+
+
+def spread(
+    kernel: Kernel, q_BLHK: jax.Array, k_BSGK: jax.Array, v_BSGK: jax.Array, rule: Rule
+) -> jax.Array:
+    """What the kernel returns; without a mesh, or where one is split by hand already, just that."""
+    mesh = jax.sharding.get_abstract_mesh()
+    by_hand = any(kind == AxisType.Manual for kind in mesh.axis_types)
+    if AXES[0] not in mesh.axis_names or by_hand:
+        return kernel(q_BLHK, k_BSGK, v_BSGK, rule)
+    batch = _axes(mesh, "batch", q_BLHK.shape[0])
+    # A position encoding gives the biases of all heads.
+    biased = rule.encoding is not None and overrides(rule.encoding, "bias", "allow")
+    heads = None if biased else _axes(mesh, "heads", k_BSGK.shape[2])
+    places, encoding, state = _taken_apart(rule)
+    by_row = {
+        name: None if x is None else PartitionSpec(batch if x.shape[0] > 1 else None)
+        for name, x in places.items()
+    }
+    four = PartitionSpec(batch, None, heads)
+
+    def on_device(q, k, v, places, sink_H, state):
+        return kernel(q, k, v, _together(rule, places, sink_H, encoding, state))
+
+    run = jax.shard_map(
+        on_device,
+        mesh=mesh,
+        in_specs=(four, four, four, by_row, PartitionSpec(heads), PartitionSpec()),
+        out_specs=four,
+        check_vma=False,
+    )
+    return run(q_BLHK, k_BSGK, v_BSGK, places, rule.sink_H, state)
+
+
+def _axes(mesh: AbstractMesh, logical: str, size: int) -> Any:
+    """The mesh axes along which a dimension is cut; None where it is whole or does not divide."""
+    (axes,) = partition(logical)
+    names = axes if isinstance(axes, tuple) else (axes,) if axes else ()
+    return axes if names and size % math.prod(mesh.shape[name] for name in names) == 0 else None
+
+
+def _taken_apart(rule: Rule) -> tuple[dict[str, jax.Array | None], Any, Any]:
+    """The arrays of a rule by name, and the encoding as a graph and its parameters."""
+    view = {
+        field.name: getattr(rule.visibility, field.name)
+        for field in dataclasses.fields(Visibility)
+        if field.name not in ("causal", "window", "aligned")
+    }
+    places = view | {n: getattr(rule, n) for n in ("q_positions_BL", "k_positions_BS")}
+    if rule.encoding is None:
+        return places, None, {}
+    encoding, state = nnx.split(rule.encoding)
+    return places, encoding, nnx.to_pure_dict(state)
+
+
+def _together(rule: Rule, places: Any, sink_H: Any, encoding: Any, state: Any) -> Rule:
+    positions = {n: places[n] for n in ("q_positions_BL", "k_positions_BS")}
+    view = {name: x for name, x in places.items() if name not in positions}
+    return dataclasses.replace(
+        rule,
+        visibility=dataclasses.replace(rule.visibility, **view),
+        sink_H=sink_H,
+        encoding=None if encoding is None else nnx.merge(encoding, state),
+        key=None,
+        **positions,
+    )
