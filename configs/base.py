@@ -63,6 +63,9 @@ def model() -> ConfigDict:
     m.initializer = "gpt2"  # gpt2 | bert | xavier | t5 | lecun: see nn/parameters.py
     m.scan_layers = False  # stack the layers and scan over them: compiles faster, same numbers
     m.remat = "none"  # recompute in the backward pass: none | full | dots (keep linear outputs)
+    # Positions of each row that have logits at a time in losses, made again for gradients, so that
+    # there are never [B, L, V]: 0 = all at once, which is faster
+    m.logit_chunk = 0
     m.layernorm = ConfigDict({"bias": True})
     m.head = ConfigDict()
     m.head.kind = "vocabulary"  # vocabulary | encoders: sequence, token (classification)
