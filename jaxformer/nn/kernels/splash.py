@@ -7,10 +7,11 @@ finds out when it runs.
 """
 
 import functools
+import importlib
+from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.experimental.pallas.ops.tpu import splash_attention as pallas
 
 from jaxformer.nn import masks
 from jaxformer.nn.kernels import blockwise
@@ -53,6 +54,7 @@ def _attend(
         for ids in (view.q_segment_ids_BL, view.k_segment_ids_BS)
     )
     shape = q.shape[2], k.shape[2]
+    pallas = _pallas()
     kernel = pallas.make_splash_mha(
         pallas.MultiHeadMask([_mask(view, shape)] * H),
         block_sizes=_blocks(*shape),
@@ -72,20 +74,26 @@ def _attend(
     return jnp.where(masks.sees_any(view)[..., None, None], out_BLHK, 0).astype(q_BLHK.dtype)
 
 
+def _pallas() -> Any:
+    """Imported where it is used: it takes a second, and only TPUs need it."""
+    return importlib.import_module("jax.experimental.pallas.ops.tpu.splash_attention")
+
+
 def _padded(x: jax.Array, step: int) -> jax.Array:
     return jnp.pad(x, ((0, 0), (0, -x.shape[1] % step), (0, 0), (0, -x.shape[3] % LANES)))
 
 
-def _mask(view: masks.Visibility, shape: tuple[int, int]) -> pallas.Mask:
+def _mask(view: masks.Visibility, shape: tuple[int, int]) -> Any:
+    pallas = _pallas()
     if view.window:
         near = view.window - 1
         return pallas.LocalMask(shape, (near, 0 if view.causal else near), 0)
     return pallas.CausalMask(shape) if view.causal else pallas.FullMask(shape)
 
 
-def _blocks(q_length: int, k_length: int) -> pallas.BlockSizes:
+def _blocks(q_length: int, k_length: int) -> Any:
     q, k = _block(q_length), _block(k_length)
-    return pallas.BlockSizes(
+    return _pallas().BlockSizes(
         block_q=q,
         block_kv=k,
         block_kv_compute=k,
