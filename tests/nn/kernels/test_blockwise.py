@@ -42,23 +42,25 @@ def test_outputs_and_gradients_are_those_of_the_formulas(name):
     assert not found["q"][masked].any()
 
 
-@pytest.mark.parametrize("name", ["documents", "window", "cross"])
+@pytest.mark.parametrize("name", ["window", "cross"])
 def test_all_rows_at_once_give_the_same(name):
     assert_close(weighted(at_once, CASES[name]), oracle(CASES[name]))
 
 
-@pytest.mark.parametrize(("chunk", "block"), [(1000, 1000), (37, 5), (8, 24)])
+@pytest.mark.parametrize(("chunk", "block"), [(1000, 1000), (24, 5)])
 def test_any_sizes_of_blocks_give_the_same(chunk, block):
     kernel = functools.partial(blockwise.attend, chunk=chunk, block=block)
     assert_close(weighted(kernel, CASES["documents"]), oracle(CASES["documents"]))
 
 
-def test_bfloat16_accumulates_in_float32():
-    exact, found = oracle(CASES["causal"]), weighted(small, CASES["causal"], jnp.bfloat16)
-    reference = weighted(by_reference, CASES["causal"], jnp.bfloat16)
-    for name in exact:
-        worst = np.abs(reference[name] - exact[name]).max()
-        assert np.abs(found[name] - exact[name]).max() < 1.5 * worst + 1e-3
+def test_bfloat16():
+    """Its eight bits, of values up to about 4 (outputs) and 8 (gradients)."""
+    case = CASES["causal"]
+    out = jax.eval_shape(lambda *x: small(*x, case.rule()), *case.arrays(jnp.bfloat16))
+    assert out.dtype == jnp.bfloat16
+    exact, found = oracle(case), weighted(small, case, jnp.bfloat16)
+    for name, atol in {"out": 0.02, "q": 0.04, "k": 0.06, "v": 0.06}.items():
+        np.testing.assert_allclose(found[name], exact[name], rtol=0.02, atol=atol, err_msg=name)
 
 
 def encoding_of(**changes):
@@ -78,11 +80,8 @@ class Even(PositionEncoding):
         return (away % 2 == 0)[:, None]
 
 
-@pytest.mark.parametrize("kind", ["alibi", "learned_alibi", "t5", "kerple_log", "fire"])
-@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize(("kind", "causal"), [("alibi", True), ("t5", False), ("fire", True)])
 def test_biases_and_gradients_of_what_they_train(kind, causal):
-    if causal == (kind in ("t5", "kerple_log")):
-        pytest.skip("one direction is enough of a kind")
     encoding, params = encoding_of(**{"position.kind": kind})
     graphdef, _ = nnx.split(encoding)
     case = Case(tuple(RAGGED), causal=causal, groups=2, softcap=2.0)
@@ -98,7 +97,7 @@ def test_biases_and_gradients_of_what_they_train(kind, causal):
 
     found, expected = run(small), run(by_reference)
     leaves = jax.tree.leaves(expected[1][1])
-    assert len(leaves) == {"alibi": 0, "fire": 5, "kerple_log": 2}.get(kind, 1)
+    assert len(leaves) == {"alibi": 0, "t5": 1, "fire": 5}[kind]
     assert all(np.abs(leaf).max() > 1e-3 for leaf in leaves)
     jax.tree.map(
         lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-5), found, expected
@@ -109,7 +108,7 @@ def test_an_encoding_that_restricts():
     case, encoding = CASES["documents"], Even(model_config(), True)
     found = weighted(small, case, encoding=encoding)
     assert_close(found, weighted(by_reference, case, encoding=encoding))
-    assert np.abs(found["out"] - weighted(small, case)["out"]).max() > 0.1
+    assert np.abs(found["out"] - oracle(case)["out"]).max() > 0.1
 
 
 def test_what_a_cache_holds_is_attended_to():
@@ -123,13 +122,11 @@ def test_what_a_cache_holds_is_attended_to():
     np.testing.assert_allclose(found, expected, atol=2e-6)
 
 
-@pytest.mark.parametrize("by_row", [True, False])
-def test_blocks_that_nobody_sees_are_never_touched(by_row):
+def test_blocks_that_nobody_sees_are_never_touched():
     """NaN in a key spoils every product that it takes part in, masked or not."""
-    kernel = functools.partial(small, by_row=by_row)
     q, k, v = Case(tuple(WHOLE)).arrays()
 
-    def finite(case, spoiled):
+    def finite(case, spoiled, kernel=small):
         bad = [x.at[:, spoiled].set(jnp.nan) for x in (k, v)]
 
         def run(q, k, v):
@@ -138,6 +135,8 @@ def test_blocks_that_nobody_sees_are_never_touched(by_row):
         return np.isfinite(jax.jit(run)(q, *bad)[1]).all((0, 2, 3))
 
     later = finite(Case(tuple(WHOLE)), slice(16, None))
+    np.testing.assert_array_equal(later, np.arange(L) < 16)
+    later = finite(Case(tuple(WHOLE)), slice(16, None), at_once)
     np.testing.assert_array_equal(later, np.arange(L) < 16)
     beyond = finite(Case(tuple(WHOLE), window=3), slice(0, 16))
     np.testing.assert_array_equal(beyond, np.arange(L) >= 24)  # of 24, 22 and 23 are seen

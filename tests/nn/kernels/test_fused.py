@@ -12,7 +12,7 @@ from jaxformer.nn.kernels import cudnn, splash
 from tests.nn.kernels.cases import CASES, RAGGED, WHOLE, Case, assert_close, ids, oracle, weighted
 
 interpreted = functools.partial(splash.attend, interpret=True)
-SPLASH = ("causal", "full", "documents", "window", "both sides", "cross")
+SPLASH = ("full", "documents", "window", "cross")
 
 
 @pytest.mark.parametrize("name", SPLASH)
@@ -36,17 +36,13 @@ def test_splash_blocks():
 @pytest.mark.parametrize(
     "case",
     [
-        CASES["causal"],
         Case((ids(37), ids(30, -7), ids(-37)), groups=2),
         Case((ids(37), ids(30, -7), ids(-37)), causal=False),
         Case((ids(37), ids(30, -7), ids(20, -17)), window=7, groups=1),
-        Case(tuple(RAGGED)),
         Case(tuple(RAGGED), window=7),
-        Case(tuple(RAGGED), causal=False),
         Case(tuple(WHOLE), False, source=(ids(20, -5), ids(25), ids(-25)), groups=2),
-        CASES["cross"],
     ],
-    ids=["whole", "causal", "full", "window", "ragged", "gaps", "documents", "source", "cross"],
+    ids=["causal", "full", "window", "documents", "source"],
 )
 def test_cudnn_is_asked_for_the_same(case, monkeypatch):
     """By XLA's implementation of the same function: what its arguments mean."""

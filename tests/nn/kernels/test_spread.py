@@ -20,13 +20,9 @@ CASE = Case((*RAGGED, ids(30, -7)), softcap=2.0, sink=True, groups=2)
 small = functools.partial(blockwise.attend, chunk=8, block=16)
 
 
-def put(mesh, kernel):
-    """The kernel on a mesh, inside the jit that `weighted` makes."""
-    return functools.partial(spread, kernel)
-
-
-@pytest.mark.parametrize("biased", [False, True])
-@pytest.mark.parametrize(("data", "heads"), [(2, 4), (4, 2), (8, 1)])
+@pytest.mark.parametrize(
+    ("data", "heads", "biased"), [(2, 4, False), (4, 2, False), (4, 2, True), (8, 1, True)]
+)
 def test_the_same_numbers_on_eight_devices(monkeypatch, data, heads, biased):
     """Four rows over 2, 4 or 8 (which does not divide); two groups of heads over 4, 2 or 1."""
     monkeypatch.setitem(sharding.MESH_AXES, "batch", ("data",))
