@@ -6,45 +6,19 @@ that no query of a chunk may see (later, beyond the window, of other documents, 
 out: the loop over them runs from the first to the last that is visible, which the data say.
 """
 
-import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from jaxformer.nn import masks
+from jaxformer.nn.kernels.blocks import Places, Plan, even, meeting, take, visible
 from jaxformer.nn.kernels.rule import Rule, overrides
 
 LOWEST = -1e30  # a finite maximum keeps a fully masked row from computing inf - inf
-
-
-@dataclasses.dataclass(frozen=True)
-class Plan:
-    """What is known before the arrays are."""
-
-    chunk: int  # queries at a time
-    block: int  # keys at a time
-    scale: float
-    softcap: float
-    causal: bool
-    window: int
-    encoding: Any  # the graphdef of a position encoding that adds a bias or restricts; or None
-    by_row: bool  # one row of the batch after another, or all of them at once
-
-
-class Places(NamedTuple):
-    """Of every query and key, what decides whether they meet; arrays of one row or of all."""
-
-    q_order: jax.Array
-    k_order: jax.Array
-    q_segments: jax.Array
-    k_segments: jax.Array
-    k_prefix: jax.Array | None
-    q_positions: jax.Array | None
-    k_positions: jax.Array | None
+UNROLLED = 1
 
 
 def attend(
@@ -64,7 +38,7 @@ def attend(
     """
     B, L, H, K = q_BLHK.shape
     S, G = k_BSGK.shape[1:3]
-    chunk, block = _even(L, chunk), _even(S, block)
+    chunk, block = even(L, chunk), even(S, block)
     encoding, terms = None, {}
     if rule.encoding is not None and overrides(rule.encoding, "bias", "allow"):
         encoding, state = nnx.split(rule.encoding)
@@ -97,12 +71,6 @@ def attend(
     return out.transpose(0, 3, 1, 2, 4).reshape(B, -1, H, K)[:, :L]
 
 
-def _even(length: int, most: int) -> int:
-    """The smallest multiple of 8 of which as few as with `most` cover the length."""
-    parts = -(-length // most)
-    return -(-length // (8 * parts)) * 8
-
-
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _attention(
     plan: Plan, q: jax.Array, k: jax.Array, v: jax.Array, sink: Any, terms: Any, places: Places
@@ -115,7 +83,7 @@ def _attention(
 
 
 def _forward(plan, q, k, v, sink, terms, places):
-    seen = _visible(plan, places)
+    seen = visible(plan, places)
     row = functools.partial(_row_forward, plan, sink, terms)
     out, lse = _rows(plan, row, (q, k, v, places), seen)
     return out, (q, k, v, sink, terms, places, out, lse)
@@ -126,7 +94,7 @@ def _backward(plan, kept, d_out):
     product = out.astype(jnp.float32) * d_out.astype(jnp.float32)
     delta = product.sum(-1)  # [B, G, R, L]
     row = functools.partial(_row_backward, plan, terms)
-    seen = _visible(plan, places)
+    seen = visible(plan, places)
     dq, dk, dv, d_terms = _rows(plan, row, (q, k, v, places, lse, delta, d_out), seen)
     d_terms = jax.tree.map(lambda x: x.sum(0), d_terms)
     d_sink = None
@@ -138,84 +106,12 @@ def _backward(plan, kept, d_out):
 _attention.defvjp(_forward, _backward)
 
 
-def _visible(plan: Plan, places: Places) -> tuple[jax.Array, jax.Array]:
-    """The first block of keys that a chunk of queries may see and the one after the last.
-
-    int32[B, chunks] each. They are ranges, so a block within them may still be masked entirely.
-    """
-    q_real, k_real = places.q_segments != 0, places.k_segments != 0
-
-    def extremes(x: jax.Array, real: jax.Array, size: int) -> tuple[jax.Array, jax.Array]:
-        """The least and the greatest among the real tokens of each part: [B, parts]."""
-        parts, real = x.reshape(len(x), -1, size), real.reshape(len(x), -1, size)
-        low = jnp.where(real, parts, jnp.iinfo(jnp.int32).max // 2).min(-1)
-        return low, jnp.where(real, parts, -1).max(-1)
-
-    def pairs(q: jax.Array, k: jax.Array) -> tuple[tuple[jax.Array, ...], ...]:
-        low_q, high_q = extremes(q, q_real, plan.chunk)
-        low_k, high_k = extremes(k, k_real, plan.block)
-        return (low_q[..., None], high_q[..., None]), (low_k[:, None], high_k[:, None])
-
-    (low_q, high_q), (low_k, high_k) = pairs(places.q_segments, places.k_segments)
-    meets = (low_q <= high_k) & (low_k <= high_q)
-    (low_q, high_q), (low_k, high_k) = pairs(places.q_order, places.k_order)
-    if plan.causal:
-        past = low_k <= high_q
-        if places.k_prefix is not None:
-            prefix = places.k_prefix.reshape(len(meets), 1, -1, plan.block).any(-1)
-            past |= prefix
-        meets &= past
-    if plan.window:
-        meets &= (low_q - high_k < plan.window) & (low_k - high_q < plan.window)
-    count = meets.shape[-1]
-    first = jnp.argmax(meets, -1)
-    after = jnp.where(meets.any(-1), count - jnp.argmax(meets[..., ::-1], -1), 0)
-    return first.astype(jnp.int32), after.astype(jnp.int32)
-
-
 def _rows(plan: Plan, row: Callable, arrays: Any, seen: tuple[jax.Array, jax.Array]) -> Any:
     """Runs `row` on every row of the batch and stacks what it returns."""
     if plan.by_row:
         return jax.lax.map(lambda x: row(*x), (*arrays, seen))
     shared = seen[0].min(0), seen[1].max(0)  # of all rows: the loop's bounds stay scalars
     return jax.vmap(lambda *x: row(*x, shared))(*arrays)
-
-
-def _block_terms(plan: Plan, places: Places, i: Any, j: Any) -> tuple[jax.Array, Any]:
-    """bool[l, s] of chunk i and block j, and bias and allow as a function of the parameters."""
-    q, k = _part(places, i, plan.chunk, "q"), _part(places, j, plan.block, "k")
-    prefix = None if k.k_prefix is None else k.k_prefix[None]
-    view = masks.Visibility(
-        q.q_order[None],
-        k.k_order[None],
-        q.q_segments[None],
-        k.k_segments[None],
-        plan.causal,
-        prefix,
-        plan.window,
-    )
-    mask = masks.attention_mask(view)[0]
-
-    def extra(terms: Any) -> tuple[Any, Any]:
-        encoding = nnx.merge(plan.encoding, terms)
-        at = q.q_positions[None], k.k_positions[None]
-        bias, allow = encoding.bias(*at), encoding.allow(*at)
-        return (None if bias is None else bias[0]), (None if allow is None else allow[0])
-
-    return mask, (None if plan.encoding is None else extra)
-
-
-def _part(places: Places, number: Any, size: int, side: str) -> Places:
-    return Places(
-        **{
-            name: _take(x, number, size, 0) if name.startswith(side) and x is not None else x
-            for name, x in places._asdict().items()
-        }
-    )
-
-
-def _take(x: jax.Array, number: Any, size: int, axis: int) -> jax.Array:
-    return jax.lax.dynamic_slice_in_dim(x, number * size, size, axis)
 
 
 def _dot(a: jax.Array, b: jax.Array, over_a: int, over_b: int) -> jax.Array:
@@ -247,10 +143,10 @@ def _row_forward(plan, sink, terms, q, k, v, places, seen):
     G, R, L, K = q.shape
 
     def chunk(i: Any) -> tuple[jax.Array, jax.Array]:
-        q_GNK = _take(q, i, plan.chunk, 2).reshape(G, -1, K)
+        q_GNK = take(q, i, plan.chunk, 2).reshape(G, -1, K)
 
         def block(j: Any, carry: Any) -> Any:
-            mask, extra = _block_terms(plan, places, i, j)
+            mask, extra = meeting(plan, places, i, j)
             bias, allow = (None, None) if extra is None else extra(terms)
             bias, allow = _by_group(bias, G, R), _by_group(allow, G, R)
 
@@ -263,18 +159,13 @@ def _row_forward(plan, sink, terms, q, k, v, places, seen):
                 out = out * shrink[:, None] + _dot(weights.astype(v_sK.dtype), v_sK, 1, 0)
                 return higher, total * shrink + weights.sum(-1), out
 
-            parts = (_take(x, j, plan.block, 1) for x in (k, v))
+            parts = (take(x, j, plan.block, 1) for x in (k, v))
             return _groups(group, (carry, q_GNK, *parts, bias, allow))
 
         N = q_GNK.shape[1]
-        empty = jnp.full((G, N), LOWEST), jnp.zeros((G, N)), jnp.zeros((G, N, K))
-        if sink is not None:
-            start = jnp.repeat(sink.astype(jnp.float32), plan.chunk, axis=1)
-            empty = (
-                jnp.maximum(start, LOWEST),
-                jnp.exp(start - jnp.maximum(start, LOWEST)),
-                empty[2],
-            )
+        # A sink is a key that has been seen already: exp(sink - high) = 1.
+        high = jnp.full((G, N), LOWEST) if sink is None else jnp.repeat(sink, plan.chunk, axis=1)
+        empty = high, jnp.full((G, N), float(sink is not None)), jnp.zeros((G, N, K))
         high, total, out = jax.lax.fori_loop(seen[0][i], seen[1][i], block, empty)
         some = jnp.where(total == 0, 1, total)
         lse = jnp.where(total == 0, 0, high + jnp.log(some))
@@ -291,12 +182,12 @@ def _row_backward(plan, terms, q, k, v, places, lse, delta, d_out, seen):
     trains = bool(jax.tree.leaves(terms))
 
     def chunk(carry: Any, i: Any) -> Any:
-        at = (_take(x, i, plan.chunk, 2) for x in (q, d_out, lse, delta))
+        at = (take(x, i, plan.chunk, 2) for x in (q, d_out, lse, delta))
         q_GNK, d_GNK, lse_GN, delta_GN = (x.reshape(G, -1, *x.shape[3:]) for x in at)
 
         def block(j: Any, carry: Any) -> Any:
             dq_GNK, dk, dv, d_terms = carry
-            mask, extra = _block_terms(plan, places, i, j)
+            mask, extra = meeting(plan, places, i, j)
             bias = allow = backward = None
             if extra is not None:
                 bias, backward, allow = jax.vjp(extra, terms, has_aux=True)
@@ -316,7 +207,7 @@ def _row_backward(plan, terms, q, k, v, places, lse, delta, d_out, seen):
                 dk_sK, dq_NK = _dot(d_logits, q_NK, 0, 0), _dot(d_logits, k_sK, 1, 0)
                 return dq_NK, dk_sK, dv_sK, d_bias
 
-            parts = (_take(x, j, plan.block, 1) for x in (k, v))
+            parts = (take(x, j, plan.block, 1) for x in (k, v))
             xs = (q_GNK, d_GNK, lse_GN, delta_GN, *parts, bias_G, allow_G)
             dq_now, dk_now, dv_now, d_bias = _groups(group, xs)
             if trains and shape is not None:
@@ -341,9 +232,7 @@ def _groups(group: Callable, xs: Any) -> Any:
     return jax.lax.scan(lambda _, x: (None, group(x)), None, xs, unroll=unroll)[1]
 
 
-UNROLLED = 1
-
-
 def _add(total: jax.Array, part: jax.Array, number: Any, plan: Plan) -> jax.Array:
-    part = part + _take(total, number, plan.block, 1)
+    """The gradient of all keys [G, S, K] with that of one block added."""
+    part = part + take(total, number, plan.block, 1)
     return jax.lax.dynamic_update_slice_in_dim(total, part, number * plan.block, 1)
