@@ -34,7 +34,7 @@ def attend(
         return reference.attend(q_BLHK, k_BSGK, v_BSGK, rule)
     run = KERNELS[name]
     if name in BY_DEVICE:
-        return spread(run, q_BLHK, k_BSGK, v_BSGK, rule), None
+        return spread(run, q_BLHK, k_BSGK, v_BSGK, rule, anywhere=name == "blockwise"), None
     return run(q_BLHK, k_BSGK, v_BSGK, rule), None
 
 

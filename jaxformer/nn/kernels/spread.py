@@ -17,27 +17,39 @@ from jaxformer.nn.kernels.rule import Rule, overrides
 from jaxformer.nn.masks import Visibility
 from jaxformer.sharding import AXES, partition
 
+POSITIONS = ("q_positions_BL", "k_positions_BS")
 Kernel = Callable[[jax.Array, jax.Array, jax.Array, Rule], jax.Array]
 
 
 def spread(
-    kernel: Kernel, q_BLHK: jax.Array, k_BSGK: jax.Array, v_BSGK: jax.Array, rule: Rule
+    kernel: Kernel,
+    q_BLHK: jax.Array,
+    k_BSGK: jax.Array,
+    v_BSGK: jax.Array,
+    rule: Rule,
+    *,
+    anywhere: bool = False,
 ) -> jax.Array:
-    """What the kernel returns; without a mesh, or where one is split by hand already, just that."""
+    """What the kernel returns; without a mesh, or where one is split by hand already, just that.
+
+    Keys and values are gathered along the length; queries, too, unless the kernel takes queries
+    from `anywhere` in a row, by their order rather than their place.
+    """
     mesh = jax.sharding.get_abstract_mesh()
     by_hand = any(kind == AxisType.Manual for kind in mesh.axis_types)
     if AXES[0] not in mesh.axis_names or by_hand:
         return kernel(q_BLHK, k_BSGK, v_BSGK, rule)
     batch = _axes(mesh, "batch", q_BLHK.shape[0])
+    length = _axes(mesh, "length", q_BLHK.shape[1]) if anywhere else None
     # A position encoding gives the biases of all heads.
     biased = rule.encoding is not None and overrides(rule.encoding, "bias", "allow")
     heads = None if biased else _axes(mesh, "heads", k_BSGK.shape[2])
     places, encoding, state = _taken_apart(rule)
-    by_row = {
-        name: None if x is None else PartitionSpec(batch if x.shape[0] > 1 else None)
+    by_place = {
+        name: PartitionSpec(batch if x.shape[0] > 1 else None, length if name[0] == "q" else None)
         for name, x in places.items()
     }
-    four = PartitionSpec(batch, None, heads)
+    queries, keys = PartitionSpec(batch, length, heads), PartitionSpec(batch, None, heads)
 
     def on_device(q, k, v, places, sink_H, state):
         return kernel(q, k, v, _together(rule, places, sink_H, encoding, state))
@@ -45,8 +57,8 @@ def spread(
     run = jax.shard_map(
         on_device,
         mesh=mesh,
-        in_specs=(four, four, four, by_row, PartitionSpec(heads), PartitionSpec()),
-        out_specs=four,
+        in_specs=(queries, keys, keys, by_place, PartitionSpec(heads), PartitionSpec()),
+        out_specs=queries,
         check_vma=False,
     )
     return run(q_BLHK, k_BSGK, v_BSGK, places, rule.sink_H, state)
@@ -59,14 +71,11 @@ def _axes(mesh: AbstractMesh, logical: str, size: int) -> Any:
     return axes if names and size % math.prod(mesh.shape[name] for name in names) == 0 else None
 
 
-def _taken_apart(rule: Rule) -> tuple[dict[str, jax.Array | None], Any, Any]:
-    """The arrays of a rule by name, and the encoding as a graph and its parameters."""
-    view = {
-        field.name: getattr(rule.visibility, field.name)
-        for field in dataclasses.fields(Visibility)
-        if field.name not in ("causal", "window", "aligned")
-    }
-    places = view | {n: getattr(rule, n) for n in ("q_positions_BL", "k_positions_BS")}
+def _taken_apart(rule: Rule) -> tuple[dict[str, jax.Array], Any, Any]:
+    """The arrays [B, L] and [B, S] of a rule, the encoding as a graph, and its parameters."""
+    view = {f.name: getattr(rule.visibility, f.name) for f in dataclasses.fields(Visibility)}
+    arrays = view | {name: getattr(rule, name) for name in POSITIONS}
+    places = {name: x for name, x in arrays.items() if isinstance(x, jax.Array)}
     if rule.encoding is None:
         return places, None, {}
     encoding, state = nnx.split(rule.encoding)
@@ -74,11 +83,11 @@ def _taken_apart(rule: Rule) -> tuple[dict[str, jax.Array | None], Any, Any]:
 
 
 def _together(rule: Rule, places: Any, sink_H: Any, encoding: Any, state: Any) -> Rule:
-    positions = {n: places[n] for n in ("q_positions_BL", "k_positions_BS")}
-    view = {name: x for name, x in places.items() if name not in positions}
+    positions = {name: x for name, x in places.items() if name in POSITIONS}
+    view = {name: x for name, x in places.items() if name not in POSITIONS}
     return dataclasses.replace(
         rule,
-        visibility=dataclasses.replace(rule.visibility, **view),
+        visibility=dataclasses.replace(rule.visibility, **view, aligned=False),
         sink_H=sink_H,
         encoding=None if encoding is None else nnx.merge(encoding, state),
         key=None,

@@ -14,7 +14,7 @@ from jaxformer.nn.kernels import blockwise
 from jaxformer.nn.kernels.spread import spread
 from jaxformer.nn.positions.alibi import Alibi
 from tests.builders import model_config
-from tests.nn.kernels.cases import RAGGED, Case, assert_close, by_reference, ids, weighted
+from tests.nn.kernels.cases import RAGGED, Case, assert_close, by_reference, ids, oracle, weighted
 
 CASE = Case((*RAGGED, ids(30, -7)), softcap=2.0, sink=True, groups=2)
 small = functools.partial(blockwise.attend, chunk=8, block=16)
@@ -33,6 +33,22 @@ def test_the_same_numbers_on_eight_devices(monkeypatch, data, heads, biased):
     with jax.set_mesh(mesh):
         found = weighted(functools.partial(spread, small), CASE, encoding=encoding)
     assert_close(found, expected)
+
+
+def test_queries_cut_along_the_length(monkeypatch):
+    monkeypatch.setitem(sharding.MESH_AXES, "batch", ("data",))
+    monkeypatch.setitem(sharding.MESH_AXES, "length", ("fsdp",))
+    case = dataclasses.replace(CASE, rows=(ids(40), ids(-3, 30, 7), ids(14, 26), ids(39, -1)))
+    seen = []
+
+    def kernel(q, k, v, rule):
+        seen.append((q.shape, k.shape, rule.visibility.q_order_BL.shape))
+        return small(q, k, v, rule)
+
+    with jax.set_mesh(sharding.make_mesh(MeshConfig(2, 4))):
+        found = weighted(functools.partial(spread, kernel, anywhere=True), case)
+    assert set(seen) == {((2, 10, 4, 8), (2, 40, 2, 8), (2, 10))}
+    assert_close(found, oracle(case))
 
 
 def test_no_device_has_rows_of_another():
