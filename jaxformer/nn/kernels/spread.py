@@ -52,7 +52,9 @@ def spread(
     queries, keys = PartitionSpec(batch, length, heads), PartitionSpec(batch, None, heads)
 
     def on_device(q, k, v, places, sink_H, state):
-        return kernel(q, k, v, _together(rule, places, sink_H, encoding, state))
+        mine = _together(rule, places, sink_H, encoding, state)
+        view = dataclasses.replace(mine.visibility, aligned=mine.visibility.aligned and not length)
+        return kernel(q, k, v, dataclasses.replace(mine, visibility=view))
 
     run = jax.shard_map(
         on_device,
@@ -75,7 +77,7 @@ def _taken_apart(rule: Rule) -> tuple[dict[str, jax.Array], Any, Any]:
     """The arrays [B, L] and [B, S] of a rule, the encoding as a graph, and its parameters."""
     view = {f.name: getattr(rule.visibility, f.name) for f in dataclasses.fields(Visibility)}
     arrays = view | {name: getattr(rule, name) for name in POSITIONS}
-    places = {name: x for name, x in arrays.items() if isinstance(x, jax.Array)}
+    places = {name: x for name, x in arrays.items() if hasattr(x, "shape")}
     if rule.encoding is None:
         return places, None, {}
     encoding, state = nnx.split(rule.encoding)
@@ -87,7 +89,7 @@ def _together(rule: Rule, places: Any, sink_H: Any, encoding: Any, state: Any) -
     view = {name: x for name, x in places.items() if name not in POSITIONS}
     return dataclasses.replace(
         rule,
-        visibility=dataclasses.replace(rule.visibility, **view, aligned=False),
+        visibility=dataclasses.replace(rule.visibility, **view),
         sink_H=sink_H,
         encoding=None if encoding is None else nnx.merge(encoding, state),
         key=None,
