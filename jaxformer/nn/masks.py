@@ -25,7 +25,7 @@ class Visibility:
         None  # bool: keys that are visible to earlier tokens too (prefix LM)
     )
     window: int = 0  # attend to keys fewer than this many tokens away, the query included; 0: all
-    aligned: bool = False  # queries and keys are the same tokens, each in the same place
+    aligned: bool = False  # queries and keys are the same tokens, each in the same place of a row
 
 
 def attention_mask(visibility: Visibility) -> jax.Array:

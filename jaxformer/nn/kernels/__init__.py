@@ -3,6 +3,7 @@
 import functools
 import sys
 from collections.abc import Callable
+from typing import Any
 
 import jax
 
@@ -14,14 +15,6 @@ from jaxformer.nn.kernels.spread import spread
 
 __all__ = ["Case", "attend", "case_of", "check_kernel", "choose", "platform"]
 
-KERNELS: dict[str, Callable[..., jax.Array]] = {
-    "blockwise": lambda *call: blockwise.attend(*call, by_row=platform() == "cpu"),
-    "cudnn": cudnn.attend,
-    "splash": splash.attend,
-}
-# XLA cannot cut these along the rows of a batch by itself.
-BY_DEVICE = ("blockwise", "splash")
-
 
 def attend(
     kernel: str, q_BLHK: jax.Array, k_BSGK: jax.Array, v_BSGK: jax.Array, rule: Rule
@@ -32,10 +25,23 @@ def attend(
         _say_once(why)
     if name == "reference":
         return reference.attend(q_BLHK, k_BSGK, v_BSGK, rule)
-    run = KERNELS[name]
-    if name in BY_DEVICE:
-        return spread(run, q_BLHK, k_BSGK, v_BSGK, rule, anywhere=name == "blockwise"), None
-    return run(q_BLHK, k_BSGK, v_BSGK, rule), None
+    return KERNELS[name](q_BLHK, k_BSGK, v_BSGK, rule), None
+
+
+def _blockwise(*call: Any) -> jax.Array:
+    return spread(functools.partial(blockwise.attend, by_row=platform() == "cpu"), *call)
+
+
+def _splash(*call: Any) -> jax.Array:
+    return spread(splash.attend, *call, step=splash.LANES, prepare=splash.prepare)
+
+
+# XLA cuts cuDNN's call along rows and heads by itself.
+KERNELS: dict[str, Callable[..., jax.Array]] = {
+    "blockwise": _blockwise,
+    "cudnn": cudnn.attend,
+    "splash": _splash,
+}
 
 
 def case_of(q_BLHK: jax.Array, k_BSGK: jax.Array, rule: Rule) -> Case:

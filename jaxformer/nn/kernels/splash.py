@@ -22,53 +22,79 @@ BLOCK = 512  # queries and keys at a time, at most
 
 
 def attend(
-    q_BLHK: jax.Array,
-    k_BSGK: jax.Array,
-    v_BSGK: jax.Array,
-    rule: Rule,
-    *,
-    interpret: bool = False,
+    q_BLHK: jax.Array, k_BSGK: jax.Array, v_BSGK: jax.Array, rule: Rule, prepared: Any
 ) -> jax.Array:
-    """Outputs [B, L, H, K]; lengths and head widths are padded to multiples of 128.
-
-    `interpret` runs the kernel without a TPU, slowly.
-    """
-    run = functools.partial(_attend, q_BLHK, k_BSGK, v_BSGK, rule, interpret)
+    """Outputs [B, L, H, K]; lengths and head widths are padded to multiples of 128."""
+    run = functools.partial(_attend, q_BLHK, k_BSGK, v_BSGK, rule, prepared)
     if not rule.visibility.window:
         return run()
-    gaps = masks.has_gaps(rule.visibility.q_segment_ids_BL)
+    gaps = masks.has_gaps(rule.visibility.k_segment_ids_BS)
     slow = functools.partial(blockwise.attend, q_BLHK, k_BSGK, v_BSGK, rule, by_row=False)
     return jax.lax.cond(gaps, slow, run)
 
 
-def _attend(
-    q_BLHK: jax.Array, k_BSGK: jax.Array, v_BSGK: jax.Array, rule: Rule, interpret: bool
-) -> jax.Array:
-    view, (B, L, H, K) = rule.visibility, q_BLHK.shape
-    q, k, v = (
-        _padded(x, LANES).transpose(0, 2, 1, 3)
-        for x in ((q_BLHK * rule.scale).astype(q_BLHK.dtype), k_BSGK, v_BSGK)
+def prepare(
+    rule: Rule,
+    q_shape: tuple[int, ...],
+    k_shape: tuple[int, ...],
+    shards: int = 1,
+    *,
+    interpret: bool = False,
+) -> Any:
+    """The kernel for queries [B, L, H, K], as a tree whose arrays say which blocks meet.
+
+    `shards` is the number of stretches that queries are cut into along their length; `interpret`
+    lets it run without a TPU, slowly.
+    """
+    pallas, view = _pallas(), rule.visibility
+    shape = _even(q_shape[1]), _even(k_shape[1])
+    if view.window:
+        near = view.window - 1
+        mask = pallas.LocalMask(shape, (near, 0 if view.causal else near), 0)
+    else:
+        mask = pallas.CausalMask(shape) if view.causal else pallas.FullMask(shape)
+    q, k = _block(shape[0] // shards), _block(shape[1])
+    sizes = pallas.BlockSizes(
+        block_q=q,
+        block_kv=k,
+        block_kv_compute=k,
+        block_q_dkv=q,
+        block_kv_dkv=k,
+        block_kv_dkv_compute=k,
+        block_q_dq=q,
+        block_kv_dq=k,
     )
-    q_segments, k_segments = (
-        jnp.pad(jnp.broadcast_to(ids, (B, ids.shape[1])), ((0, 0), (0, -ids.shape[1] % LANES)))
-        for ids in (view.q_segment_ids_BL, view.k_segment_ids_BS)
-    )
-    shape = q.shape[2], k.shape[2]
-    pallas = _pallas()
-    kernel = pallas.make_splash_mha(
-        pallas.MultiHeadMask([_mask(view, shape)] * H),
-        block_sizes=_blocks(*shape),
+    return pallas.make_splash_mha(
+        pallas.MultiHeadMask([mask] * q_shape[2]),
+        block_sizes=sizes,
         attn_logits_soft_cap=rule.softcap or None,
         head_shards=1,
-        q_seq_shards=1,
+        q_seq_shards=shards,
         interpret=interpret,
     )
+
+
+def _attend(
+    q_BLHK: jax.Array, k_BSGK: jax.Array, v_BSGK: jax.Array, rule: Rule, prepared: Any
+) -> jax.Array:
+    view, (B, L, _, K) = rule.visibility, q_BLHK.shape
+
+    def heads_first(x_BLHK: jax.Array) -> jax.Array:
+        width = ((0, 0), (0, _even(x_BLHK.shape[1]) - x_BLHK.shape[1]), (0, 0), (0, -K % LANES))
+        return jnp.pad(x_BLHK, width).transpose(0, 2, 1, 3)
+
+    def segments(ids: jax.Array) -> jax.Array:
+        length = ids.shape[1]
+        return jnp.pad(jnp.broadcast_to(ids, (B, length)), ((0, 0), (0, _even(length) - length)))
+
+    q_BLHK = (q_BLHK * rule.scale).astype(q_BLHK.dtype)
+    ids = segments(view.q_segment_ids_BL), segments(view.k_segment_ids_BS)
     sink_H = None if rule.sink_H is None else rule.sink_H.astype(jnp.float32)
 
-    def row(q, k, v, q_segments_L, k_segments_S):
-        return kernel(q, k, v, pallas.SegmentIds(q_segments_L, k_segments_S), sink_H)
+    def row(q, k, v, *ids):
+        return prepared(q, k, v, _pallas().SegmentIds(*ids), sink_H)
 
-    out = jax.vmap(row)(q, k, v, q_segments, k_segments)
+    out = jax.vmap(row)(heads_first(q_BLHK), heads_first(k_BSGK), heads_first(v_BSGK), *ids)
     out_BLHK = out.transpose(0, 2, 1, 3)[:, :L, :, :K]
     # Padding has a segment id too, 0, and meets itself there.
     return jnp.where(masks.sees_any(view)[..., None, None], out_BLHK, 0).astype(q_BLHK.dtype)
@@ -79,30 +105,8 @@ def _pallas() -> Any:
     return importlib.import_module("jax.experimental.pallas.ops.tpu.splash_attention")
 
 
-def _padded(x: jax.Array, step: int) -> jax.Array:
-    return jnp.pad(x, ((0, 0), (0, -x.shape[1] % step), (0, 0), (0, -x.shape[3] % LANES)))
-
-
-def _mask(view: masks.Visibility, shape: tuple[int, int]) -> Any:
-    pallas = _pallas()
-    if view.window:
-        near = view.window - 1
-        return pallas.LocalMask(shape, (near, 0 if view.causal else near), 0)
-    return pallas.CausalMask(shape) if view.causal else pallas.FullMask(shape)
-
-
-def _blocks(q_length: int, k_length: int) -> Any:
-    q, k = _block(q_length), _block(k_length)
-    return _pallas().BlockSizes(
-        block_q=q,
-        block_kv=k,
-        block_kv_compute=k,
-        block_q_dkv=q,
-        block_kv_dkv=k,
-        block_kv_dkv_compute=k,
-        block_q_dq=q,
-        block_kv_dq=k,
-    )
+def _even(length: int) -> int:
+    return -(-length // LANES) * LANES
 
 
 def _block(length: int) -> int:

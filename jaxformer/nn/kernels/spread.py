@@ -11,36 +11,38 @@ from typing import Any
 
 import jax
 from flax import nnx
-from jax.sharding import AbstractMesh, AxisType, PartitionSpec
+from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
 from jaxformer.nn.kernels.rule import Rule, overrides
 from jaxformer.nn.masks import Visibility
 from jaxformer.sharding import AXES, partition
 
 POSITIONS = ("q_positions_BL", "k_positions_BS")
-Kernel = Callable[[jax.Array, jax.Array, jax.Array, Rule], jax.Array]
 
 
 def spread(
-    kernel: Kernel,
+    kernel: Callable[..., jax.Array],
     q_BLHK: jax.Array,
     k_BSGK: jax.Array,
     v_BSGK: jax.Array,
     rule: Rule,
     *,
-    anywhere: bool = False,
+    step: int = 1,
+    prepare: Callable[..., Any] | None = None,
 ) -> jax.Array:
     """What the kernel returns; without a mesh, or where one is split by hand already, just that.
 
-    Keys and values are gathered along the length; queries, too, unless the kernel takes queries
-    from `anywhere` in a row, by their order rather than their place.
+    Keys and values are gathered along the length. Queries are cut along it where each device gets
+    a multiple of `step`. `prepare(rule, q_shape, k_shape, shards)` makes what a kernel has to know
+    of the places of its queries, to be cut with them, which it is given besides.
     """
-    mesh = jax.sharding.get_abstract_mesh()
+    mesh, shapes = jax.sharding.get_abstract_mesh(), (q_BLHK.shape, k_BSGK.shape)
     by_hand = any(kind == AxisType.Manual for kind in mesh.axis_types)
     if AXES[0] not in mesh.axis_names or by_hand:
-        return kernel(q_BLHK, k_BSGK, v_BSGK, rule)
+        prepared = () if prepare is None else (prepare(rule, *shapes, 1),)
+        return kernel(q_BLHK, k_BSGK, v_BSGK, rule, *prepared)
     batch = _axes(mesh, "batch", q_BLHK.shape[0])
-    length = _axes(mesh, "length", q_BLHK.shape[1]) if anywhere else None
+    length = _axes(mesh, "length", q_BLHK.shape[1], step)
     # A position encoding gives the biases of all heads.
     biased = rule.encoding is not None and overrides(rule.encoding, "bias", "allow")
     heads = None if biased else _axes(mesh, "heads", k_BSGK.shape[2])
@@ -50,27 +52,38 @@ def spread(
         for name, x in places.items()
     }
     queries, keys = PartitionSpec(batch, length, heads), PartitionSpec(batch, None, heads)
+    prepared, by_prepared = (), ()
+    if prepare is not None:
+        prepared = (prepare(rule, *shapes, _count(mesh, length)),)
+        sharding = NamedSharding(mesh, PartitionSpec(None, length))
+        by_prepared = (prepared[0].manual_sharding_spec(sharding),)
 
-    def on_device(q, k, v, places, sink_H, state):
-        mine = _together(rule, places, sink_H, encoding, state)
-        view = dataclasses.replace(mine.visibility, aligned=mine.visibility.aligned and not length)
-        return kernel(q, k, v, dataclasses.replace(mine, visibility=view))
+    def on_device(q, k, v, places, sink_H, state, *prepared):
+        return kernel(q, k, v, _together(rule, places, sink_H, encoding, state), *prepared)
 
     run = jax.shard_map(
         on_device,
         mesh=mesh,
-        in_specs=(queries, keys, keys, by_place, PartitionSpec(heads), PartitionSpec()),
+        in_specs=(
+            *(queries, keys, keys, by_place),
+            *(PartitionSpec(heads), PartitionSpec()),
+            *by_prepared,
+        ),
         out_specs=queries,
         check_vma=False,
     )
-    return run(q_BLHK, k_BSGK, v_BSGK, places, rule.sink_H, state)
+    return run(q_BLHK, k_BSGK, v_BSGK, places, rule.sink_H, state, *prepared)
 
 
-def _axes(mesh: AbstractMesh, logical: str, size: int) -> Any:
+def _axes(mesh: AbstractMesh, logical: str, size: int, step: int = 1) -> Any:
     """The mesh axes along which a dimension is cut; None where it is whole or does not divide."""
     (axes,) = partition(logical)
+    return axes if size % (_count(mesh, axes) * step) == 0 else None
+
+
+def _count(mesh: AbstractMesh, axes: Any) -> int:
     names = axes if isinstance(axes, tuple) else (axes,) if axes else ()
-    return axes if names and size % math.prod(mesh.shape[name] for name in names) == 0 else None
+    return math.prod(mesh.shape[name] for name in names)
 
 
 def _taken_apart(rule: Rule) -> tuple[dict[str, jax.Array], Any, Any]:

@@ -10,7 +10,7 @@ import pytest
 
 from jaxformer import sharding
 from jaxformer.config import MeshConfig
-from jaxformer.nn.kernels import blockwise
+from jaxformer.nn.kernels import blockwise, splash
 from jaxformer.nn.kernels.spread import spread
 from jaxformer.nn.positions.alibi import Alibi
 from tests.builders import model_config
@@ -46,8 +46,26 @@ def test_queries_cut_along_the_length(monkeypatch):
         return small(q, k, v, rule)
 
     with jax.set_mesh(sharding.make_mesh(MeshConfig(2, 4))):
-        found = weighted(functools.partial(spread, kernel, anywhere=True), case)
+        found = weighted(functools.partial(spread, kernel), case)
     assert set(seen) == {((2, 10, 4, 8), (2, 40, 2, 8), (2, 10))}
+    assert_close(found, oracle(case))
+
+
+def test_splash_on_queries_cut_along_the_length(monkeypatch):
+    """256 queries on two devices of 128, which have to know their places."""
+    monkeypatch.setitem(sharding.MESH_AXES, "batch", ())
+    monkeypatch.setitem(sharding.MESH_AXES, "length", ("fsdp",))
+    case, seen = Case((ids(150, 100, -6),), window=140, groups=2), []
+    prepare = functools.partial(splash.prepare, interpret=True)
+
+    def kernel(q, *rest):
+        seen.append(q.shape)
+        return splash.attend(q, *rest)
+
+    run = functools.partial(spread, kernel, step=128, prepare=prepare)
+    with jax.set_mesh(sharding.make_mesh(MeshConfig(4, 2))):
+        found = weighted(run, case)
+    assert set(seen) == {(1, 128, 4, 8)}
     assert_close(found, oracle(case))
 
 
