@@ -23,6 +23,8 @@ MODELS = {
     "encoder": {
         "model__architecture": "encoder",
         "objective__kind": "masked_lm",
+        "data__source": "text",
+        "data__path": "a.txt",
         "model__head__transform": True,
         "model__head_bias": True,
         "model__tie_embeddings": False,
@@ -46,7 +48,7 @@ def changes(name):
     return SMOOTH | MODELS[name] | heads
 
 
-@pytest.mark.parametrize(("name", "chunk"), [("decoder", 3), ("decoder", 100), ("encoder", 3)])
+@pytest.mark.parametrize(("name", "chunk"), [("decoder", 3), ("encoder", 100)])
 def test_one_update_is_the_same(name, chunk):
     """3 of 8 positions at a time, the last ones fewer; or more than there are."""
     program = tiny.program(tiny.config(**changes(name)), sgd_norm=0.5, rate=0.5)
@@ -101,7 +103,7 @@ def test_memory_of_a_large_vocabulary():
         c = base.get_config()
         c.model.update(num_layers=1, d_model=32, vocab_size=131072, max_length=4096)
         c.model.update(logit_chunk=chunk, attention_kernel="blockwise")
-        c.data.length, c.train.num_steps, c.train.num_epochs = 4096, 10, 0.0
+        c.data.length, c.train.num_steps, c.train.num_epochs = 4096, 1000, 0.0
         cfg = RunConfig.from_config_dict(c)
         graphdef, _ = nnx.split(build(cfg.model))
         tx, schedule = make_optimizer(cfg)

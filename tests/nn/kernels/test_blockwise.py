@@ -8,13 +8,12 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from jaxformer.models import build
 from jaxformer.nn import masks
 from jaxformer.nn.kernels import blockwise
 from jaxformer.nn.kernels.rule import Rule
 from jaxformer.nn.masks import Visibility
 from jaxformer.nn.positions import PositionEncoding
-from tests.builders import model_config, random_params
+from tests.builders import make_model, model_config, random_params
 from tests.nn.kernels.cases import (
     CASES,
     RAGGED,
@@ -66,10 +65,9 @@ def test_bfloat16():
 def encoding_of(**changes):
     """A position encoding with random parameters, and those."""
     cfg = model_config(**changes)
-    params = random_params(cfg)["position"]
-    model = nnx.merge(nnx.split(build(cfg))[0], random_params(cfg))
-    kind = changes["position.kind"]
-    return model.position[kind], params.get(kind, {})
+    params, kind = random_params(cfg), changes["position.kind"]
+    encoding = make_model(cfg).position[kind]
+    return encoding, params.get("position", {}).get(kind, {})
 
 
 class Even(PositionEncoding):
