@@ -18,7 +18,7 @@ from jaxformer.nn.kernels.blocks import Places, Plan, even, meeting, take, visib
 from jaxformer.nn.kernels.rule import Rule, overrides
 
 LOWEST = -1e30  # a finite maximum keeps a fully masked row from computing inf - inf
-UNROLLED = 1
+UNROLLED = 8  # heads that are compiled one after another: a tenth faster, slower to compile
 
 
 def attend(
@@ -228,7 +228,8 @@ def _row_backward(plan, terms, q, k, v, places, lse, delta, d_out, seen):
 
 def _groups(group: Callable, xs: Any) -> Any:
     """Runs `group` on each of the G key/value heads."""
-    unroll = UNROLLED if jax.tree.leaves(xs)[0].shape[0] % UNROLLED == 0 else 1
+    count = jax.tree.leaves(xs)[0].shape[0]
+    unroll = count if count <= UNROLLED else 1
     return jax.lax.scan(lambda _, x: (None, group(x)), None, xs, unroll=unroll)[1]
 
 
