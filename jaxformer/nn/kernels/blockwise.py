@@ -46,8 +46,8 @@ def attend(
     view = rule.visibility
     plan = Plan(chunk, block, rule.scale, rule.softcap, view.causal, view.window, encoding, by_row)
 
-    def whole(x: jax.Array | None, step: int) -> jax.Array | None:
-        """All rows, padded to a multiple of `step` by what is padding: zeros."""
+    def whole(x: Any, step: int) -> Any:
+        """All rows, padded to a multiple of `step` by what is padding: zeros; None stays."""
         if x is None:
             return None
         x = jnp.broadcast_to(x, (B, x.shape[1]))
@@ -67,7 +67,7 @@ def attend(
     q = q.reshape(B, -1, G, H // G, K).transpose(0, 2, 3, 1, 4)
     k, v = k.transpose(0, 2, 1, 3), v.transpose(0, 2, 1, 3)
     sink = None if rule.sink_H is None else rule.sink_H.reshape(G, H // G)
-    out = _attention(plan, q, k, v, sink, terms, places)
+    out: Any = _attention(plan, q, k, v, sink, terms, places)
     return out.transpose(0, 3, 1, 2, 4).reshape(B, -1, H, K)[:, :L]
 
 
@@ -210,7 +210,7 @@ def _row_backward(plan, terms, q, k, v, places, lse, delta, d_out, seen):
             parts = (take(x, j, plan.block, 1) for x in (k, v))
             xs = (q_GNK, d_GNK, lse_GN, delta_GN, *parts, bias_G, allow_G)
             dq_now, dk_now, dv_now, d_bias = _groups(group, xs)
-            if trains and shape is not None:
+            if trains and shape is not None and backward is not None:
                 d_bias = d_bias.reshape(-1, *d_bias.shape[2:])
                 over = tuple(n for n in range(3) if shape[n] == 1)
                 (now,) = backward(d_bias.sum(over, keepdims=True) if over else d_bias)

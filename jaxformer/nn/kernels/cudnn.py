@@ -5,6 +5,8 @@ each, padded on the right or not at all, runs without a mask; any other batch wi
 bias, [B, 1, L, S]. Which it is, the device finds out when it runs.
 """
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 
@@ -18,10 +20,10 @@ def attend(q_BLHK: jax.Array, k_BSGK: jax.Array, v_BSGK: jax.Array, rule: Rule) 
     """Outputs [B, L, H, K] in 16 bits; a query that may attend to nothing gives 0."""
     view = rule.visibility
 
-    def run(with_mask: bool) -> jax.Array:
+    def run(with_mask: bool) -> Any:
         """The mask says all by itself; without one, causality and the window count places."""
         window = (view.window - 1, 0) if view.window and not with_mask else None
-        lengths = {} if with_mask else _lengths(view)
+        q_lengths, k_lengths = (None, None) if with_mask else _lengths(view)
         return jax.nn.dot_product_attention(
             q_BLHK,
             k_BSGK,
@@ -31,7 +33,8 @@ def attend(q_BLHK: jax.Array, k_BSGK: jax.Array, v_BSGK: jax.Array, rule: Rule) 
             is_causal=view.causal and not with_mask,
             local_window_size=window,
             implementation=IMPLEMENTATION,
-            **lengths,
+            query_seq_lengths=q_lengths,
+            key_value_seq_lengths=k_lengths,
         )
 
     plain = masks.is_plain(view.q_segment_ids_BL) & masks.is_plain(view.k_segment_ids_BS)
@@ -40,16 +43,16 @@ def attend(q_BLHK: jax.Array, k_BSGK: jax.Array, v_BSGK: jax.Array, rule: Rule) 
     return jnp.where(masks.sees_any(view)[..., None, None], out_BLHK, 0)
 
 
-def _lengths(view: masks.Visibility) -> dict[str, jax.Array]:
+def _lengths(view: masks.Visibility) -> tuple[Any, Any]:
     """Real tokens of each row, 1 where there are none: such a row gives 0 in the end.
 
     A causal query sees no padding on its right anyway.
     """
     if view.causal:
-        return {}
+        return None, None
     rows = len(view.q_segment_ids_BL)
-    counts = [
-        jnp.broadcast_to(jnp.maximum((ids != 0).sum(1, dtype=jnp.int32), 1), (rows,))
-        for ids in (view.q_segment_ids_BL, view.k_segment_ids_BS)
-    ]
-    return dict(zip(("query_seq_lengths", "key_value_seq_lengths"), counts, strict=True))
+
+    def count(ids: jax.Array) -> jax.Array:
+        return jnp.broadcast_to(jnp.maximum((ids != 0).sum(1, dtype=jnp.int32), 1), (rows,))
+
+    return count(view.q_segment_ids_BL), count(view.k_segment_ids_BS)
