@@ -35,8 +35,8 @@ class Places(NamedTuple):
     q_segments: jax.Array
     k_segments: jax.Array
     k_prefix: jax.Array | None
-    q_positions: jax.Array | None
-    k_positions: jax.Array | None
+    q_positions: Any  # None where no encoding asks for them
+    k_positions: Any
 
 
 def even(length: int, most: int) -> int:
