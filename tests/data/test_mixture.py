@@ -162,7 +162,7 @@ def test_any_start_and_any_number_of_processes():
             joined = np.concatenate([part.batch(step)["tokens"] for part in parts])
             np.testing.assert_array_equal(joined, batch["tokens"])
             assert {tuple(part.batch_ids(step)) for part in parts} == {tuple(whole.batch_ids(step))}
-    ids = [i for step in range(12) for i in whole.example_ids(step).tolist()]
+    ids = [i for step in range(12) for i in whole.batch_ids(step)]
     assert len(set(ids)) == len(ids)
 
 
