@@ -21,7 +21,7 @@ from jaxformer.models import Model, abstract_params, build
 class Run:
     """A model with its parameters, its tokenizer, the resolved config and the step it is from.
 
-    `data` is the fingerprint of the rows that it was trained on.
+    `data` is the fingerprint of the rows that it was trained on, `sources` those of their sources.
     """
 
     model: Model
@@ -29,6 +29,7 @@ class Run:
     config: RunConfig
     step: int
     data: str
+    sources: tuple[str, ...] = ()  # old checkpoints lack them
 
 
 def load(workdir: str | os.PathLike[str], step: int | None = None) -> Run:
@@ -58,7 +59,8 @@ def load(workdir: str | os.PathLike[str], step: int | None = None) -> Run:
         abstract_params(module),
     )
     params = checkpoints.restore_params(step, abstract)
-    return Run(nnx.merge(graphdef, params), tokenizer, cfg, step, meta["data"])
+    sources = tuple(meta.get("sources", ()))
+    return Run(nnx.merge(graphdef, params), tokenizer, cfg, step, meta["data"], sources)
 
 
 def _config(path: Path, meta: dict[str, Any], step: int) -> RunConfig:

@@ -55,7 +55,7 @@ def _evaluate() -> int:
     if not FLAGS.workdir:
         raise UserError("--workdir", "is missing", "give the directory of a train.py run")
 
-    from jaxformer.data import open_data
+    from jaxformer.data import changed_sources, open_data, source_fingerprints
     from jaxformer.evaluation.lengths import parse_lengths
     from jaxformer.evaluation.run import evaluate
     from jaxformer.evaluation.schemes import parse_schemes
@@ -71,8 +71,9 @@ def _evaluate() -> int:
     out, metrics = Path(FLAGS.out or workdir / "eval"), workdir / "metrics.jsonl"
     data = open_data(run.config, workdir)
     if data.train.fingerprint != run.data:
+        where = changed_sources(run.config.data, run.sources, source_fingerprints(data.train))
         what = "is not the data that this run was trained on: it has changed"
-        raise UserError(run.config.data.path or "data", what, "restore it or train a new run")
+        raise UserError(where, what, "restore it or train a new run")
     found = evaluate(run, data, suite, out, lengths=lengths, schemes=schemes, metrics_path=metrics)
     for title, table in found.tables.items():
         print(f"{title}\n\n{table}")

@@ -17,7 +17,7 @@ from jaxformer.errors import UserError
 from jaxformer.training.diff import compare_lines, read_lines
 from jaxformer.training.loop import train
 from jaxformer.training.trials import Place, Trial
-from jaxformer.training.verify import Verification, shortened
+from jaxformer.training.verification import Verification, shortened
 from tests.training import tiny
 
 ROOT = Path(__file__).resolve().parent.parent.parent
