@@ -5,6 +5,7 @@ from jaxformer.experiments.cells import plan
 from jaxformer.experiments.preview import examples
 
 TRAIN = "IN: walk left OUT: I_TURN_LEFT I_WALK\nIN: jump OUT: I_JUMP\nIN: jump OUT: I_JUMP\n"
+TRAIN += "IN: jump right OUT: I_TURN_RIGHT I_JUMP\n"  # kept for validation
 TESTS = "IN: run twice OUT: I_RUN I_RUN\nIN: look thrice OUT: I_LOOK I_LOOK I_LOOK\n"
 
 
