@@ -315,6 +315,12 @@ def test_a_dry_run_measures_a_step(tmp_path):
     assert text.startswith("training takes about ")
     assert "1 programs, of which the first (seeds 0, 1) compiled in" in text
     assert "ms for a step of 2 seeds" in text
+    data = dataclasses.replace(jobs[0].config.data, streaming=True)
+    streams = [
+        dataclasses.replace(j, config=dataclasses.replace(j.config, data=data)) for j in jobs
+    ]
+    text = estimate.describe(make_groups(streams, streams, None, 0))
+    assert text == "2 runs, one after another; the steps of a stream are not timed"
     assert [estimate.duration(s) for s in (0.2, 29, 61, 5400)] == [
         "1 s",
         "29 s",
