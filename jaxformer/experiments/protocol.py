@@ -59,6 +59,15 @@ def _optimizer(job: Job) -> str:
     )
 
 
+def _decoding(job: Job) -> str:
+    if not {"exact_match", "protocol"} & set(job.suite.evaluators):
+        return ""
+    model = job.config.model
+    if "rope" in model.position_kinds and model.position.rope.scaling.kind == "dynamic_ntk":
+        return "by one teacher-forced pass, in which dynamic NTK knows the length of the answer"
+    return "greedy, by one teacher-forced pass: the exact match of both is the same"
+
+
 LINES: dict[str, Callable[[Job], Any]] = {
     "data": lambda job: job.config.data.source,
     "length": lambda job: length_name(job.config),
@@ -79,11 +88,7 @@ LINES: dict[str, Callable[[Job], Any]] = {
         f"width {job.config.model.d_model}, {job.config.model.num_heads} heads"
     ),
     "evaluation": lambda job: ", ".join(job.suite.evaluators),
-    "decoding": lambda job: (
-        "greedy, by one teacher-forced pass: the exact match of both is the same"
-        if {"exact_match", "protocol"} & set(job.suite.evaluators)
-        else ""
-    ),
+    "decoding": _decoding,
 }
 
 

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from configs.lengths import addition
 from jaxformer.data import open_data
 from jaxformer.errors import UserError
 from jaxformer.experiments.axes import field_type, parse_axis
@@ -176,3 +177,9 @@ def test_bad_lengths_and_suites_are_refused(folder):
         tiny_sweep.jobs(folder, lengths="8:4")
     with pytest.raises(UserError, match="suite"):
         plan(tiny_sweep.values(folder), [], 1, suite="none")
+
+
+def test_every_arm_has_ids_enough_for_its_task():
+    axis = parse_axis("model.position.source.range=13,7")
+    with pytest.raises(UserError, match=r"range: is 7, .* \(in the cell .*range=7\)"):
+        plan(addition.get_config().to_dict(), [axis], 1)

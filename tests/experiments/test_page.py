@@ -139,6 +139,5 @@ def test_results_csv_has_the_columns_in_order(out):
         "step,selected_by,config_hash"
     )
     assert (
-        first
-        == "copy,none,0,0,test,trained,2,id,1000,True,1.0,1.0,0.0,0.0,0.0,,800,last,copy-none0"
+        first == "copy,none,0,0,test,trained,2,id,0,True,1.0,1.0,0.0,0.0,0.0,,800,last,copy-none0"
     )

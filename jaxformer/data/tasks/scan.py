@@ -174,7 +174,8 @@ def _read(path: Path) -> list[Example]:
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         command, out, actions = line.partition(" OUT: ")
         example = tuple(command.removeprefix("IN: ").split()), tuple(actions.split())
-        if not out or not set(sum(example, ())) <= set(WORDS):
+        fits = all(0 < len(text) <= most for text, most in zip(example, LONGEST, strict=True))
+        if not out or not fits or not set(sum(example, ())) <= set(WORDS):
             mend = "lines are IN: command OUT: actions"
             raise UserError(f"{path}, line {number}", f"is no example of SCAN: {line[:60]}", mend)
         found.append(example)
