@@ -26,10 +26,12 @@ def describe(jobs: Sequence[Job], select: str) -> dict[str, str]:
     """What to know before comparing: one text a line; values that differ by arm are all named."""
     texts = {line: _values(jobs, of) for line, of in LINES.items()}
     seeds = sorted({job.cell.seed for job in jobs})
+    grids = {str((j.config.optimizer, j.config.schedule, j.config.train)) for j in jobs}
+    grid = "all arms share one grid of settings" if len(grids) == 1 else "arms train differently"
     given = {
         "seeds": ", ".join(map(str, seeds)),
         "checkpoint": SELECTED[select],
-        "budget": "fixed: no early stop; all arms share one grid of settings",
+        "budget": f"fixed: no early stop; {grid}",
     }
     return {line: text for line, text in (texts | given).items() if text}
 
@@ -85,7 +87,9 @@ LINES: dict[str, Callable[[Job], Any]] = {
     "precision": lambda job: job.config.compute_dtype,
     "model": lambda job: (
         f"{job.config.model.architecture}, {job.config.model.num_layers} layers, "
-        f"width {job.config.model.d_model}, {job.config.model.num_heads} heads"
+        f"width {job.config.model.d_model}"
+        + f", {job.config.model.num_heads} heads"
+        * (job.config.model.architecture != "lstm")
     ),
     "evaluation": lambda job: ", ".join(job.suite.evaluators),
     "decoding": _decoding,

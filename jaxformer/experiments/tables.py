@@ -127,6 +127,8 @@ def _remarks(task: Task) -> str:
     if inside := task.of(ID):
         of = f"{inside[0]} to {inside[-1]}" if len(inside) > 1 else str(min(inside))
         remarks.append(f"In distribution: {of}.")
+    elif task.is_share and task.lengths:
+        remarks.append("No length in distribution was tested: whether a run learned is not known.")
     if mixed := [n for n in task.lengths if not task.buckets[n]]:
         listed = ", ".join(map(str, mixed))
         remarks.append(f"In distribution for some arms or unknown, so in neither mean: {listed}.")
