@@ -4,9 +4,9 @@
     python sweep.py --config=configs/lengths/addition.py --seeds=5 --out=DIR \\
         --axis=model.position.kind=learned,$NONE --lengths=1:10
 
-Numbers are padded with zeros and start with the lowest digit. Seen with five seeds: all learn it (99 %
-at 5 digits) with coupling, with a median of 48 % at 7 digits; without positions it is 0 from 6 digits
-on. Kernels of N(0, .02²) learn it as well and do not generalize: docs/lab_log.md.
+Numbers are padded with zeros and start with the lowest digit. Seen with five seeds: all learn it
+(99 % at 5 digits) with coupling, with a median of 48 % at 7 digits; without positions it is 0
+from 6 digits on. Kernels of N(0, .02²) learn it as well and do not generalize: docs/lab_log.md.
 """
 
 from typing import Any

@@ -4,8 +4,8 @@
         --axis=model.position.kind=rope,none,alibi,learned+model.position.source.kind=offset
 
 Seen with five seeds: rope alone learns it with every seed, and fails somewhere between 13 and 20
-symbols; without positions or with alibi it is not learned in so few steps; with learned positions and
-an offset two seeds of five learn it, and those have 97 % or more at 24: docs/lab_log.md.
+symbols; without positions or with alibi it is not learned in so few steps; with learned positions
+and an offset two seeds of five learn it, and those have 97 % or more at 24: docs/lab_log.md.
 """
 
 from typing import Any
