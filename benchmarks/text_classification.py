@@ -32,7 +32,7 @@ from jaxformer.evaluation.evaluators import EVALUATORS, Total, evaluate_batches
 from jaxformer.evaluation.report import markdown
 from jaxformer.evaluation.statistics import wilson
 
-STRENGTHS = (4.0, 16.0, 64.0)  # C, the inverse of the penalty
+STRENGTHS = (1.0, 4.0, 16.0, 64.0)  # C, the inverse of the penalty
 WORDS = {
     "words, 1–2": {"ngram_range": (1, 2)},
     "characters within words, 2–5": {"analyzer": "char_wb", "ngram_range": (2, 5)},

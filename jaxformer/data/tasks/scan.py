@@ -159,7 +159,7 @@ def read_parts(folder: str, split: str) -> Parts:
     held_out = {c for c, n in counts.items() if n == 1 and _hash(c) % HELD_OUT == 0}
     validation = [example for example in train if example[0] in held_out]
     train = [example for example in train if example[0] not in held_out]
-    if not train or not tests or not validation:
+    if not train or not tests:
         raise UserError("data.task.split", f"{split} leaves a part empty", "cut elsewhere")
     tested = {len(actions) for _, actions in tests}
     tests += [example for example in validation if len(example[1]) not in tested]
