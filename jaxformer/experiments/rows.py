@@ -19,10 +19,10 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from jaxformer.evaluation.tables import PER_EXAMPLE as SHARES
+
 Row = dict[str, Any]
 ID, OOD = "id", "ood"
-# Shares of independent examples: their sampling error is binomial.
-SHARES = ("exact_match", "exact_match_no_eos", "exact_match_oracle_length", "agreement")
 OF_TOKENS = ("loss", "nll")
 BEFORE = ("seed", "data_seed", "split", "positions", "length", "bucket")
 COUNTS = ("n_examples", "n_tokens", "exhaustive")
