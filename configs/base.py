@@ -190,7 +190,8 @@ def data() -> ConfigDict:
     d.tokenizer.vocab_size = 0  # kind bpe: size asked for, special tokens included
     d.agreement = ConfigDict()
     d.agreement.num_examples = 20000  # training sentences
-    d.agreement.max_modifiers = 3  # training sentences have 0 … this many modifiers, uniformly
+    d.agreement.max_modifiers = 3  # training sentences have 0 … this many modifiers,
+    d.agreement.modifier_weights = ()  # in these shares, e.g. (0.6, 0.2, 0.1, 0.1): () = equal
     d.task = task()
     return d
 
