@@ -196,7 +196,8 @@ def data() -> ConfigDict:
     d.tokenizer.vocab_size = 0  # kind bpe: size asked for, special tokens included
     d.agreement = ConfigDict()
     d.agreement.num_examples = 20000  # training sentences
-    d.agreement.max_modifiers = 3  # training sentences have 0 … this many modifiers, uniformly
+    d.agreement.max_modifiers = 3  # training sentences have 0 … this many modifiers,
+    d.agreement.modifier_weights = ()  # in these shares, e.g. (0.6, 0.2, 0.1, 0.1): () = equal
     d.task = task()
     return d
 
@@ -271,8 +272,11 @@ def evaluation() -> ConfigDict:
 
 
 def mesh() -> ConfigDict:
-    """Devices along each axis, one may be -1 (the rest); 1 × 1 is no mesh at all."""
+    """Devices along each axis, one may be -1 (the rest); all 1 is no mesh at all."""
     m = ConfigDict()
     m.data = -1  # batch rows
-    m.fsdp = 1  # batch rows, parameters and optimizer state
+    m.fsdp = 1  # batch rows, and parameters and optimizer state along d_model
+    m.tensor = 1  # heads, d_ff and vocabulary: of parameters, optimizer state and activations
+    m.context = 1  # tokens of a sequence: of activations, and of caches
+    m.expert = 1  # reserved for expert layers: 1
     return m

@@ -8,20 +8,23 @@ from typing import Any
 
 import jax
 from flax import nnx
+from jax.sharding import Mesh
 
 from jaxformer.checkpoint import Checkpoints
-from jaxformer.config import RunConfig
+from jaxformer.config import MeshConfig, RunConfig, check_spread, parse_mesh
 from jaxformer.config.changes import config_differences
 from jaxformer.data.tokenizers import Tokenizer
 from jaxformer.errors import UserError
+from jaxformer.mesh import make_mesh
 from jaxformer.models import Model, abstract_params, build
+from jaxformer.sharding import pad, params_shardings, resized
 
 
 @dataclasses.dataclass(frozen=True)
 class Run:
     """A model with its parameters, its tokenizer, the resolved config and the step it is from.
 
-    `data` is the fingerprint of the rows that it was trained on.
+    `data` is the fingerprint of the rows that it was trained on, `sources` those of their sources.
     """
 
     model: Model
@@ -29,12 +32,17 @@ class Run:
     config: RunConfig
     step: int
     data: str
+    sources: tuple[str, ...] = ()  # old checkpoints lack them
 
 
-def load(workdir: str | os.PathLike[str], step: int | None = None) -> Run:
+def load(
+    workdir: str | os.PathLike[str], step: int | None = None, mesh: MeshConfig | str = ""
+) -> Run:
     """Reads a run: its newest checkpoint that can be read, or the one of `step`.
 
-    Raises UserError where the directory is not a run, has no such checkpoint, or is damaged.
+    Its parameters are put on one device, or on a mesh (also as `parse_mesh` reads it); whatever is
+    done with the model then runs there. Raises UserError where the directory is not a run, has no
+    such checkpoint or is damaged, or where the run does not fit the mesh.
     """
     workdir = Path(workdir)
     checkpoints = Checkpoints(workdir, read_only=True)
@@ -52,13 +60,23 @@ def load(workdir: str | os.PathLike[str], step: int | None = None) -> Run:
         raise UserError(f"{workdir / 'tokenizer.json'}", what, "bring that one back")
     module = build(cfg.model, cfg.compute_dtype)
     graphdef, _ = nnx.split(module)
-    device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-    abstract = jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=device),
-        abstract_params(module),
+    mesh = parse_mesh(mesh, cfg.mesh) if isinstance(mesh, str) else mesh
+    devices = make_mesh(mesh)
+    check_spread(cfg, mesh.filled(jax.device_count()))
+    shapes = abstract_params(module)
+    stored = _placed(devices, shapes)
+    live = _placed(devices, jax.eval_shape(lambda tree: pad(devices, tree), shapes))
+    params = resized(checkpoints.restore_params(step, stored), live)
+    sources = tuple(meta.get("sources", ()))
+    return Run(nnx.merge(graphdef, params), tokenizer, cfg, step, meta["data"], sources)
+
+
+def _placed(mesh: Mesh | None, shapes: Any) -> Any:
+    return jax.tree.map(
+        lambda leaf, place: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place),
+        shapes,
+        params_shardings(mesh, shapes),
     )
-    params = checkpoints.restore_params(step, abstract)
-    return Run(nnx.merge(graphdef, params), tokenizer, cfg, step, meta["data"])
 
 
 def _config(path: Path, meta: dict[str, Any], step: int) -> RunConfig:

@@ -6,6 +6,7 @@ import os
 from typing import ClassVar, Literal
 
 from jaxformer.config.data import DataConfig
+from jaxformer.config.mesh import MeshConfig, check_spread
 from jaxformer.config.model import ModelConfig
 from jaxformer.config.objective import ObjectiveConfig
 from jaxformer.config.section import Section, at_least, positive, refuse, unread
@@ -158,22 +159,6 @@ class EvalConfig(Section):
 
 
 @dataclasses.dataclass(frozen=True)
-class MeshConfig(Section):
-    prefix: ClassVar[str] = "mesh"
-
-    data: int
-    fsdp: int
-
-    def check(self) -> None:
-        sizes = self.to_dict()
-        for name, size in sizes.items():
-            if size < 1 and size != -1:
-                refuse(f"mesh.{name}", f"is {size}", "give a number of devices, or -1 for the rest")
-        if list(sizes.values()).count(-1) > 1:
-            refuse("mesh", f"has more than one -1: {sizes}", "give all sizes but one")
-
-
-@dataclasses.dataclass(frozen=True)
 class RunConfig(Section):
     seed: int
     compute_dtype: Literal["float32", "bfloat16"]
@@ -215,6 +200,7 @@ class RunConfig(Section):
             mend = "the length of a stream is not known: set it to 0 and give train.num_steps"
             refuse("train.num_epochs", f"is {self.train.num_epochs:g} for a stream", mend)
         self._check_lengths()
+        check_spread(self, self.mesh)
         steps = self.train.num_steps
         if self.schedule.has_end and not self.schedule.decay_steps:
             if steps and self.schedule.warmup_steps >= steps:

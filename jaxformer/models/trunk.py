@@ -61,6 +61,7 @@ class Trunk(nnx.Module):
         if positions_BL is None and not SOURCES[kind].is_default:
             raise ValueError(f"{kind} ids are not 0, 1, 2, …: give positions, by evaluation_ids")
         segments_BL = jnp.ones_like(tokens_BL) if segment_ids_BL is None else segment_ids_BL
+        segments_BL = constrain(segments_BL, "batch", None)
         order_BL = masks.order(segments_BL)
         slots_BL, k_prefix = None, prefix_BL
         if cache is None:

@@ -14,6 +14,7 @@ from jaxformer.nn.kernels.rule import Rule
 from jaxformer.nn.linear import Linear
 from jaxformer.nn.norm import RMSNorm
 from jaxformer.nn.positions.logn import scale_queries
+from jaxformer.sharding import constrain
 
 
 class Attention(nnx.Module):
@@ -50,14 +51,21 @@ class Attention(nnx.Module):
     def queries(self, x_BLD: jax.Array) -> jax.Array:
         """[B, L, H, K], normed where the config asks for it (Henry et al. 2020, per head)."""
         q_BLHK = self.query(x_BLD).reshape(*x_BLD.shape[:2], self.num_heads, self.head_width)
+        q_BLHK = constrain(q_BLHK, "batch", "length", "heads", None)
         return q_BLHK if self.query_norm is None else self.query_norm(q_BLHK)
 
     def keys_values(self, x_BSD: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Keys and values [B, S, G, K]."""
+        """Keys and values [B, S, G, K].
+
+        On a mesh they are gathered along S, so that each device has all keys for its queries, and
+        are whole where the heads G are too few to be shared out.
+        """
         shape = (*x_BSD.shape[:2], self.kv_heads, self.head_width)
-        k_BSGK = self.key(x_BSD).reshape(shape)
-        k_BSGK = k_BSGK if self.key_norm is None else self.key_norm(k_BSGK)
-        return k_BSGK, self.value(x_BSD).reshape(shape)
+        k_BSGK, v_BSGK = (
+            constrain(linear(x_BSD).reshape(shape), "batch", None, "kv_heads", None)
+            for linear in (self.key, self.value)
+        )
+        return k_BSGK if self.key_norm is None else self.key_norm(k_BSGK), v_BSGK
 
     def attend(
         self, q_BLHK: jax.Array, k_BSGK: jax.Array, v_BSGK: jax.Array, rule: Rule

@@ -37,8 +37,8 @@ def make_train_step(
     or other terms, summed over what is supervised), `weight`, `correct`, `total` (the value that
     was minimised), `grad_norm` before clipping, `learning_rate`, `skipped` in a row and
     `skipped_total`, `spikes` where a guard counts them. `data`, uint32[2], is the batch's digest.
-    Where several processes run, each puts the signal that it was sent into its rows of
-    batch['stop'], int32[B]: `stop` is the greatest.
+    Where several processes run, each puts the signal that it was sent into its devices' part of
+    batch['stop']: `stop` is the greatest.
     """
 
     def step(state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, jax.Array]]:
