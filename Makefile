@@ -16,13 +16,14 @@ chosen := $(subst $(comma),$(space),$(EXTRAS))
 for_use := $(call stamp,$(chosen))
 for_test := $(call stamp,$(chosen) dev)
 
-.PHONY: help install demo test check clean
+.PHONY: help install demo test check tables clean
 .NOTPARALLEL:
 
 help:
 	@echo "make demo      train the default config, evaluate it, draw and print the results"
 	@echo "make test      formatting, lint, types, tests      (EXTRAS=hf,oracle tests more)"
 	@echo "make check     the same without the tests"
+	@echo "make tables    measures textbook tables again, into docs/reproductions.md"
 	@echo "make install   only make .venv                     (EXTRAS=cuda|tpu|dev,...)"
 	@echo "make clean     remove .venv, caches and runs/demo"
 
@@ -31,6 +32,9 @@ install: $(for_use)
 demo: $(for_use)
 	.venv/bin/python train.py --config=configs/agreement.py --workdir=runs/demo
 	.venv/bin/python eval.py --workdir=runs/demo
+
+tables: $(for_use)
+	.venv/bin/python -m scripts.reproductions
 
 test: check
 	.venv/bin/python -m pytest $(PYTEST_ARGS)

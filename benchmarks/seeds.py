@@ -1,11 +1,11 @@
 """Seeds in one program against runs one after another, and many steps a call against one.
 
-    python -m benchmarks.seeds [--seeds=8] [--steps=2500] [--log_every=50]
+    python -m benchmarks.seeds [--seeds=8] [--steps=2000] [--log_every=50]
 
-What is trained is configs/lengths/copy.py without positions: two layers, one head, d_model 64,
-batches of 32. Every line is measured in a process of its own, so that each compiles what it needs,
-with all that train.py does: metrics, an evaluation and a checkpoint at the end. Nothing else should
-run meanwhile.
+What is trained is configs/lengths/majority.py: one layer, one head, d_model 16, batches of 64.
+Every line is measured in a process of its own, so that each compiles what it needs, with all that
+train.py does: metrics, an evaluation and a checkpoint at the end. Nothing else should run
+meanwhile.
 """
 
 import argparse
@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from configs.lengths import copy
+from configs.lengths import majority
 from jaxformer.evaluation.report import markdown
 
 WAYS = {
@@ -28,8 +28,7 @@ WAYS = {
 
 def values(steps: int, log_every: int) -> dict[str, Any]:
     """The config of a run."""
-    c = copy.get_config()
-    c.model.position.kind = "none"
+    c = majority.get_config()
     c.train.update(num_steps=steps, log_every=log_every)
     c.schedule.warmup_steps = min(c.schedule.warmup_steps, steps // 2)
     return c.to_dict()
@@ -45,7 +44,7 @@ def run(way: str, seeds: int, steps: int, log_every: int) -> float:
     from jaxformer.training.loop import train
 
     per_program, one_step = WAYS[way]
-    jobs = plan(values(steps, 1 if one_step else log_every), [], seeds, lengths="12")
+    jobs = plan(values(steps, 1 if one_step else log_every), [], seeds, lengths="16")
     with tempfile.TemporaryDirectory() as folder:
         out, began = Path(folder), time.perf_counter()
         for group in make_groups(jobs, jobs, out, per_program):
@@ -60,7 +59,7 @@ def run(way: str, seeds: int, steps: int, log_every: int) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=8)
-    parser.add_argument("--steps", type=int, default=2500)
+    parser.add_argument("--steps", type=int, default=2000)
     parser.add_argument("--log_every", type=int, default=50)
     parser.add_argument("--way", choices=WAYS, help="measure this one in this process")
     given = parser.parse_args()

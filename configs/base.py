@@ -51,6 +51,9 @@ def model() -> ConfigDict:
     m.attention_softcap = 0.0  # c tanh(logits / c) on attention logits: 0 = none
     m.logit_softcap = 0.0  # the same on the vocabulary logits
     m.attention_sink = False  # a learned logit a head that takes weight and gives nothing
+    # How attention is computed: auto (by platform and shape) | reference | blockwise | cudnn (GPU,
+    # bfloat16) | splash (TPU); what a kernel cannot do is left to one that can
+    m.attention_kernel = "auto"
     m.window = 0  # attend to tokens fewer than this many away, itself included: 0 = all
     m.layer_pattern = ""  # layers that differ, repeated, e.g. 'rope:window=256 x3, none'
     m.tie_embeddings = True  # the head uses the transposed embedding table
@@ -60,6 +63,9 @@ def model() -> ConfigDict:
     m.initializer = "gpt2"  # gpt2 | bert | xavier | t5 | lecun: see nn/parameters.py
     m.scan_layers = False  # stack the layers and scan over them: compiles faster, same numbers
     m.remat = "none"  # recompute in the backward pass: none | full | dots (keep linear outputs)
+    # Positions of each row that have logits at a time in losses, made again for gradients, so that
+    # there are never [B, L, V]: 0 = all at once, which is faster
+    m.logit_chunk = 0
     m.layernorm = ConfigDict({"bias": True})
     m.head = ConfigDict()
     m.head.kind = "vocabulary"  # vocabulary | encoders: sequence, token (classification)
@@ -190,7 +196,8 @@ def data() -> ConfigDict:
     d.tokenizer.vocab_size = 0  # kind bpe: size asked for, special tokens included
     d.agreement = ConfigDict()
     d.agreement.num_examples = 20000  # training sentences
-    d.agreement.max_modifiers = 3  # training sentences have 0 … this many modifiers, uniformly
+    d.agreement.max_modifiers = 3  # training sentences have 0 … this many modifiers,
+    d.agreement.modifier_weights = ()  # in these shares, e.g. (0.6, 0.2, 0.1, 0.1): () = equal
     d.task = task()
     return d
 

@@ -24,7 +24,7 @@ from jaxformer.sharding import pad, params_shardings, resized
 class Run:
     """A model with its parameters, its tokenizer, the resolved config and the step it is from.
 
-    `data` is the fingerprint of the rows that it was trained on.
+    `data` is the fingerprint of the rows that it was trained on, `sources` those of their sources.
     """
 
     model: Model
@@ -32,6 +32,7 @@ class Run:
     config: RunConfig
     step: int
     data: str
+    sources: tuple[str, ...] = ()  # old checkpoints lack them
 
 
 def load(
@@ -66,7 +67,8 @@ def load(
     stored = _placed(devices, shapes)
     live = _placed(devices, jax.eval_shape(lambda tree: pad(devices, tree), shapes))
     params = resized(checkpoints.restore_params(step, stored), live)
-    return Run(nnx.merge(graphdef, params), tokenizer, cfg, step, meta["data"])
+    sources = tuple(meta.get("sources", ()))
+    return Run(nnx.merge(graphdef, params), tokenizer, cfg, step, meta["data"], sources)
 
 
 def _placed(mesh: Mesh | None, shapes: Any) -> Any:

@@ -107,6 +107,9 @@ def bad_inputs(f: Path) -> list[tuple[list[str], str, str]]:
     return [
         (["train.py"], "--config", "is missing"),
         (["train.py", *TINY], "--workdir", "is missing"),
+        (["train.py", *TINY, "--dry_run", "--coordinator=h:80"], "--coordinator", "--dry_run"),
+        (["train.py", *TINY, "--dry_run", "--num_processes=2"], "--num_processes", "leave it out"),
+        (["train.py", *TINY, "--dry_run", "--process_id=0"], "--process_id", "leave it out"),
         (["train.py", "--config=configs/none.py", *new], "configs/none.py", "is not a file"),
         (["train.py", f"--config={f / 'broken.py'}", *new], f"{f / 'broken.py'}", "no config"),
         (["train.py", "--config=configs/agreement.py:x", *new], "configs/agreement.py:x", "argum"),

@@ -222,6 +222,8 @@ REFUSED = [
     ({"data.validation_fraction": 1.0}, "from 0 (a tenth)"),
     ({"data.agreement.num_examples": 0}, "1 or more"),
     ({"data.agreement.max_modifiers": -1}, "0 or more"),
+    ({"data.agreement.modifier_weights": (0.6, 0.4)}, "has 2 for the numbers 0 … 3"),
+    ({"data.agreement.modifier_weights": (1.0, 1.0, 0.0, 1.0)}, "positive"),
     ({"data.path": "a.txt"}, "never read"),
     ({"data.validation_fraction": 0.2}, "never read"),
     ({"data.text_field": "text"}, "never read"),

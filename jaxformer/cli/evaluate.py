@@ -79,7 +79,7 @@ def _evaluate() -> int:
 
 def _measure(run, schemes) -> int:
     """Evaluates by the suite. All processes take part, the first one writes."""
-    from jaxformer.data import open_data
+    from jaxformer.data import changed_sources, open_data, source_fingerprints
     from jaxformer.distributed import first_alone, is_first
     from jaxformer.evaluation.lengths import parse_lengths
     from jaxformer.evaluation.run import evaluate
@@ -91,8 +91,9 @@ def _measure(run, schemes) -> int:
     out, metrics = Path(FLAGS.out or workdir / "eval"), workdir / "metrics.jsonl"
     data = first_alone(lambda: open_data(run.config, workdir))
     if data.train.fingerprint != run.data:
+        where = changed_sources(run.config.data, run.sources, source_fingerprints(data.train))
         what = "is not the data that this run was trained on: it has changed"
-        raise UserError(run.config.data.path or "data", what, "restore it or train a new run")
+        raise UserError(where, what, "restore it or train a new run")
     with contextlib.ExitStack() as held:
         if not is_first():
             out = Path(held.enter_context(tempfile.TemporaryDirectory()))

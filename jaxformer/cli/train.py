@@ -43,6 +43,10 @@ def _train() -> int:
         raise UserError("--config", "is missing", "give a file such as configs/agreement.py")
     if not FLAGS.workdir and not FLAGS.dry_run and FLAGS.aot is None:
         raise UserError("--workdir", "is missing", "say where the run may write")
+    for flag in ("coordinator", "num_processes", "process_id"):
+        if FLAGS.dry_run and FLAGS[flag].present:
+            mend = "leave it out: one process shows what all would train"
+            raise UserError(f"--{flag}", "is given with --dry_run", mend)
     cfg = RunConfig.from_config_dict(FLAGS.config)
 
     from jaxformer.data import open_data, resolve

@@ -1,6 +1,7 @@
 """The data's fields."""
 
 import dataclasses
+import math
 from typing import ClassVar, Literal
 
 from jaxformer.config.mixture import STREAMED_TOKENIZERS, MixtureConfig, StreamConfig
@@ -24,6 +25,18 @@ class TokenizerConfig(Section):
 class AgreementConfig(Section):
     num_examples: int
     max_modifiers: int
+    modifier_weights: tuple[float, ...]
+
+    def check(self) -> None:
+        at_least("data.agreement", self, 1, "num_examples")
+        at_least("data.agreement", self, 0, "max_modifiers")
+        count, numbers = len(self.modifier_weights), self.max_modifiers + 1
+        if count not in (0, numbers):
+            what = f"has {count} for the numbers 0 … {self.max_modifiers}"
+            refuse("data.agreement.modifier_weights", what, f"give {numbers}, or () for equal ones")
+        if not all(0 < weight < math.inf for weight in self.modifier_weights):
+            mend = "give positive ones: a lower data.agreement.max_modifiers leaves numbers out"
+            refuse("data.agreement.modifier_weights", f"is {self.modifier_weights}", mend)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -218,8 +231,7 @@ class DataConfig(Section):
     def _check_task(self) -> None:
         is_agreement = self.source == "agreement"
         if is_agreement:
-            at_least("data.agreement", self.agreement, 1, "num_examples")
-            at_least("data.agreement", self.agreement, 0, "max_modifiers")
+            self.agreement.check()
         else:
             self.task.check()
         reader = "a data.source that reads files"

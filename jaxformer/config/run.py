@@ -183,6 +183,9 @@ class RunConfig(Section):
         parts = (self.model, self.objective, self.data, self.optimizer, self.schedule, self.train)
         for section in (*parts, self.eval, self.mesh):
             section.check()
+        if self.model.attention_kernel == "cudnn" and self.compute_dtype == "float32":
+            what = "is cudnn, which takes no compute_dtype = float32"
+            refuse("model.attention_kernel", what, "set compute_dtype = bfloat16 or choose auto")
         self.objective.check_model(self.model.architecture, self.model.head.kind)
         self.data.check_objective(self.objective)
         if self.model.position.source.kind == "coupled" and self.data.source != "task":

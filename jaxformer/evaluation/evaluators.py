@@ -23,7 +23,7 @@ from jaxformer.data.packing import RowSource
 from jaxformer.evaluation.classification import COUNTS, Classification, macro_f1
 from jaxformer.evaluation.protocol import Protocol as TaskProtocol
 from jaxformer.evaluation.statistics import ratio
-from jaxformer.models import forward
+from jaxformer.models import forward, sums_over
 
 Batch = Mapping[str, np.ndarray]
 Sums = dict[str, tuple[jax.Array, jax.Array]]
@@ -56,12 +56,12 @@ class Perplexity:
     needs_task = False
 
     def sums(self, model: Any, batch: Mapping[str, jax.Array]) -> Sums:
-        logits = _logits(model, batch)
-        supervised = batch["targets"], batch["weights"]
-        return {
-            "loss": losses.cross_entropy(logits, *supervised),
-            "accuracy": losses.accuracy(logits, *supervised),
-        }
+        def score(*supervised: jax.Array) -> Sums:
+            loss, accuracy = losses.cross_entropy(*supervised), losses.accuracy(*supervised)
+            return {"loss": loss, "accuracy": accuracy}
+
+        out = forward(model, batch)
+        return sums_over(model, out, batch["targets"], batch["weights"], score)
 
 
 @dataclasses.dataclass(frozen=True)

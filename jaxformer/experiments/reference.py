@@ -23,7 +23,7 @@ from jaxformer.errors import UserError
 from jaxformer.evaluation.statistics import rank_correlation
 from jaxformer.experiments.cells import Cell
 from jaxformer.experiments.formats import Line, Table, number, title_of
-from jaxformer.experiments.rows import ID
+from jaxformer.experiments.rows import OOD
 from jaxformer.experiments.study import IN_PERCENT, Arm, Task, mean, short
 
 FOLDER = Path(__file__).parents[2] / "configs" / "references"
@@ -130,7 +130,7 @@ def compare_tables(reference: Reference, task: Task) -> list[Table]:
         both = [
             n for n in task.lengths if (name, n) in published and arm.at(task.headline, n, arm.runs)
         ]
-        beyond = [n for n in both if task.buckets[n] != ID] or both
+        beyond = [n for n in both if task.buckets[n] == OOD] or both
         if not both:
             continue
         means = [mean([arm.at(task.headline, n, arm.runs)]) for n in beyond]
@@ -138,14 +138,18 @@ def compare_tables(reference: Reference, task: Task) -> list[Table]:
         theirs.append(sum(published[name, n].mean for n in beyond) / len(beyond))
         line = {"arm": arm.name, "published as": name, "lengths": _named(beyond)}
         lines.append(line | _beside(task.headline, ours[-1], theirs[-1]))
+    of = f"{reference.name}{f', {reference.task}' if reference.task else ''}"
+    title = f"Beside {of}: {title_of(task.headline)}"
+    if matched and not lines:
+        theirs_have = _named(sorted({length for _, length in published}))
+        line = {"lengths tested": _named(task.lengths), "lengths published": theirs_have}
+        return [Table(title, [line], "No length is in both: test some with --lengths.")]
     if not lines:
         return []
     note = f"{reference.remarks} Means over the lengths named, beyond training where there are any."
     rho = rank_correlation(ours, theirs) if len(ours) >= FEW_ARMS else math.nan
     if not math.isnan(rho):
         note += f" Rank correlation of the arms (Spearman): {rho:.2f}."
-    of = f"{reference.name}{f', {reference.task}' if reference.task else ''}"
-    title = f"Beside {of}: {title_of(task.headline)}"
     unit = " (%)" if task.headline in IN_PERCENT else ""
     shown = _each_length(task, matched, published)
     remark = (

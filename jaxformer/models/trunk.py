@@ -79,7 +79,14 @@ class Trunk(nnx.Module):
             k_prefix = None if prefix_BL is None else cache.scatter(slots_BL, prefix_BL)
             extents_BL = jnp.broadcast_to(cache.extent_B[:, None], positions_BL.shape)
         view = masks.Visibility(
-            order_BL, k_order, segments_BL, k_segments, self.causal, k_prefix, window=0
+            order_BL,
+            k_order,
+            segments_BL,
+            k_segments,
+            self.causal,
+            k_prefix,
+            window=0,
+            aligned=cache is None,
         )
         context = Context(
             self.position,

@@ -49,7 +49,7 @@ def notice(step: int) -> str:
 
 def check_same_start(step: int, meta: dict[str, Any]) -> None:
     """Raises UserError in all processes where one begins another run than process 0."""
-    values = {name: value for name, value in meta.items() if name != "config"}
+    values = {name: meta[name] for name in ("version", "tokenizer", "data")}
     values |= {"config": _hash(meta["config"]), "step": step}
     for process, name, its, first in differences(gather(values)):
         raise UserError(

@@ -23,6 +23,7 @@ from jaxformer.errors import Preempted
 from jaxformer.evaluation.evaluators import validation
 from jaxformer.mesh import make_mesh, place
 from jaxformer.models import build, init
+from jaxformer.nn.kernels import check_kernel
 from jaxformer.nn.positions import check_bounds
 from jaxformer.sharding import check_batch, fit, put_batch, replicated, resized, using
 from jaxformer.training.agreement import check_same_start, check_same_step, notice, with_stop
@@ -47,6 +48,7 @@ def train(
     TrainingFailed (too many updates in a row were not finite).
     """
     check_bounds(cfg)
+    check_kernel(cfg.model.attention_kernel)
     with contextlib.ExitStack() as held:
         with together():
             path = held.enter_context(locked(workdir))

@@ -16,7 +16,7 @@ import optax
 
 from jaxformer.checkpoint import Checkpoints
 from jaxformer.config import RunConfig
-from jaxformer.data import Data
+from jaxformer.data import Data, changed_sources, source_fingerprints
 from jaxformer.distributed import is_first, together
 from jaxformer.errors import UserError
 from jaxformer.sharding import path_of, resized
@@ -33,6 +33,7 @@ def describe_run(cfg: RunConfig, data: Data) -> dict[str, Any]:
         "version": _version(),
         "tokenizer": data.tokenizer.fingerprint,
         "data": data.train.fingerprint,
+        "sources": source_fingerprints(data.train),
     }
 
 
@@ -56,9 +57,10 @@ def find_start(
         return {}
     before = saved.meta(step)
     check_config(workdir, RunConfig.from_config_dict(before["config"]), cfg)
+    changed = changed_sources(cfg.data, before.get("sources", ()), meta["sources"])
     for name, what in (
         ("tokenizer", "holds a run with another tokenizer"),
-        ("data", "holds a run on other data: what the data fields name has changed since"),
+        ("data", f"holds a run on other data: {changed} has changed since"),
     ):
         if before[name] != meta[name]:
             mend = "bring it back or use another --workdir"

@@ -16,7 +16,7 @@ from jax.sharding import Mesh
 
 from jaxformer.config import ObjectiveConfig, RunConfig
 from jaxformer.losses import accuracy, cross_entropy
-from jaxformer.models import forward
+from jaxformer.models import forward, sums_over
 from jaxformer.nn.dropout import RowKey
 from jaxformer.sharding import constrain, replicated
 from jaxformer.training.chain import digest
@@ -131,15 +131,19 @@ def _gradients(
     def run(params: Any) -> tuple[dict[str, jax.Array], Any]:
         model = nnx.merge(graphdef, params)
         out = forward(model, batch, key=RowKey(key, batch["row"]))
-        supervised = out.logits, batch["targets"], batch["weights"]
-        minimised = cross_entropy(
-            *supervised,
-            label_smoothing=objective.label_smoothing,
-            smoothing=objective.smoothing,
-            z_loss=objective.z_loss,
-        )
+
+        def score(*supervised: jax.Array) -> tuple[tuple[jax.Array, jax.Array], Seen]:
+            minimised = cross_entropy(
+                *supervised,
+                label_smoothing=objective.label_smoothing,
+                smoothing=objective.smoothing,
+                z_loss=objective.z_loss,
+            )
+            loss, correct = cross_entropy(*supervised)[0], accuracy(*supervised)[0]
+            return minimised, {"loss": loss, "correct": correct}
+
+        minimised, seen = sums_over(model, out, batch["targets"], batch["weights"], score)
         losses = {"objective": minimised, **out.losses}
-        seen = {"loss": cross_entropy(*supervised)[0], "correct": accuracy(*supervised)[0]}
         sums = {name: loss[0] for name, loss in losses.items()}
         return sums, ({name: loss[1] for name, loss in losses.items()}, seen)
 

@@ -94,13 +94,23 @@ def test_sentences_are_as_long_as_the_grammar_says(task):
         assert 0.4 * k <= np.mean(clauses) <= 0.6 * k  # half of the modifiers are clauses
 
 
-def test_modifiers_are_uniform_and_numbers_balanced(task):
+def shares_of_modifiers(rows):
     words = np.array(["<pad>", "<s>", "</s>", *WORDS])
     starts = np.isin(words, ["that", "above", "behind", "beside", "beyond", "by", "near"])
     starts |= np.isin(words, ["under", "with"])
-    modifiers = starts[task.train.sentences.tokens_BL].sum(axis=1)
-    shares = np.bincount(modifiers, minlength=4) / COUNT
-    np.testing.assert_allclose(shares, 0.25, atol=0.03)
+    modifiers = starts[rows.sentences.tokens_BL].sum(axis=1)
+    return np.bincount(modifiers, minlength=4) / len(modifiers)
+
+
+def test_modifiers_have_the_weights_that_are_asked_for():
+    weights = {"data.agreement.max_modifiers": 1, "data.agreement.modifier_weights": (3.0, 2.0)}
+    task = Agreement(config(**weights))
+    for rows in (task.train, task.validation):
+        np.testing.assert_allclose(shares_of_modifiers(rows), [0.6, 0.4, 0, 0], atol=0.03)
+
+
+def test_modifiers_are_uniform_and_numbers_balanced(task):
+    np.testing.assert_allclose(shares_of_modifiers(task.train), 0.25, atol=0.03)
     assert abs(task.train.sentences.plural_B.mean() - 0.5) < 0.03
 
 

@@ -49,6 +49,13 @@ def test_ours_stands_beside_theirs_with_differences(file, tmp_path):
     ]
 
 
+def test_no_length_in_both_is_said(file, tmp_path):
+    file.write_text(TEXT.replace(",6,", ",60,").replace(",8,", ",80,"))
+    (only,) = compare_tables(read_reference(str(file)), made_task(tmp_path / "sweep"))
+    assert "No length is in both" in only.note
+    assert only.lines[0]["lengths published"] == "60, 80"
+
+
 def test_three_arms_have_a_rank_correlation(file, tmp_path):
     task = made_task(tmp_path / "sweep")
     more = (*task.arms, dataclasses.replace(task.arms[0], name="alibi", settings={}))

@@ -18,7 +18,7 @@ from jaxformer.run import load
 from jaxformer.training.diff import compare_lines, read_lines
 from jaxformer.training.loop import train
 from jaxformer.training.trials import Place, Trial
-from jaxformer.training.verify import Verification, shortened
+from jaxformer.training.verification import Verification, shortened
 from tests.training import tiny
 from tests.training.pair import SPREAD, use
 

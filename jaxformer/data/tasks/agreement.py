@@ -87,6 +87,7 @@ class Agreement:
 
     def __init__(self, cfg: RunConfig):
         self._most = cfg.data.agreement.max_modifiers
+        self._weights = cfg.data.agreement.modifier_weights
         need = 8 + 4 * self._most
         if cfg.data.length < need - 1:
             raise UserError(
@@ -125,6 +126,9 @@ class Agreement:
 
     def _modifiers(self, seed: int, stream: int, count: int) -> np.ndarray:
         words = np.random.Philox(key=[seed, stream]).random_raw(count)
+        if self._weights:
+            shares = np.cumsum(self._weights) / np.sum(self._weights)
+            return np.searchsorted(shares[:-1], words / 2**64, side="right").astype(np.int32)
         return (words % np.uint64(self._most + 1)).astype(np.int32)
 
     def _held_out(self, seed: int, stream: int, modifiers_B: np.ndarray) -> Sentences:
