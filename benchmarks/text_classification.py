@@ -23,7 +23,7 @@ from sklearn.linear_model import LogisticRegression
 from jaxformer import load
 from jaxformer.command import OK, guard
 from jaxformer.config import RunConfig
-from jaxformer.data import open_data
+from jaxformer.data import changed_sources, open_data, source_fingerprints
 from jaxformer.data.columns import Row
 from jaxformer.data.examples import read_examples
 from jaxformer.data.loader import evaluation_batches
@@ -32,7 +32,7 @@ from jaxformer.evaluation.evaluators import EVALUATORS, Total, evaluate_batches
 from jaxformer.evaluation.report import markdown
 from jaxformer.evaluation.statistics import wilson
 
-STRENGTHS = (1.0, 4.0, 16.0, 64.0, 256.0)  # C, the inverse of the penalty
+STRENGTHS = (1.0, 4.0, 16.0, 64.0)  # C, the inverse of the penalty
 WORDS = {
     "words, 1–2": {"ngram_range": (1, 2)},
     "characters within words, 2–5": {"analyzer": "char_wb", "ngram_range": (2, 5)},
@@ -94,7 +94,8 @@ def accuracy(run: Any, workdir: str) -> Total:
     """What a run gets right of its validation rows."""
     cfg, data = run.config, open_data(run.config, Path(workdir))
     if data.train.fingerprint != run.data:
-        raise UserError(cfg.data.path, "has changed since this run was trained", "restore it")
+        where = changed_sources(cfg.data, run.sources, source_fingerprints(data.train))
+        raise UserError(where, "has changed since this run was trained", "restore it")
     graphdef, state = nnx.split(run.model)
     batches = evaluation_batches(data.validation, cfg.eval.batch_size)
     evaluators = (EVALUATORS["classification"],)

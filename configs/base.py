@@ -51,6 +51,9 @@ def model() -> ConfigDict:
     m.attention_softcap = 0.0  # c tanh(logits / c) on attention logits: 0 = none
     m.logit_softcap = 0.0  # the same on the vocabulary logits
     m.attention_sink = False  # a learned logit a head that takes weight and gives nothing
+    # How attention is computed: auto (by platform and shape) | reference | blockwise | cudnn (GPU,
+    # bfloat16) | splash (TPU); what a kernel cannot do is left to one that can
+    m.attention_kernel = "auto"
     m.window = 0  # attend to tokens fewer than this many away, itself included: 0 = all
     m.layer_pattern = ""  # layers that differ, repeated, e.g. 'rope:window=256 x3, none'
     m.tie_embeddings = True  # the head uses the transposed embedding table
@@ -60,6 +63,9 @@ def model() -> ConfigDict:
     m.initializer = "gpt2"  # gpt2 | bert | xavier | t5 | lecun: see nn/parameters.py
     m.scan_layers = False  # stack the layers and scan over them: compiles faster, same numbers
     m.remat = "none"  # recompute in the backward pass: none | full | dots (keep linear outputs)
+    # Positions of each row that have logits at a time in losses, made again for gradients, so that
+    # there are never [B, L, V]: 0 = all at once, which is faster
+    m.logit_chunk = 0
     m.layernorm = ConfigDict({"bias": True})
     m.head = ConfigDict()
     m.head.kind = "vocabulary"  # vocabulary | encoders: sequence, token (classification)
@@ -269,8 +275,11 @@ def evaluation() -> ConfigDict:
 
 
 def mesh() -> ConfigDict:
-    """Devices along each axis, one may be -1 (the rest); 1 × 1 is no mesh at all."""
+    """Devices along each axis, one may be -1 (the rest); all 1 is no mesh at all."""
     m = ConfigDict()
     m.data = -1  # batch rows
-    m.fsdp = 1  # batch rows, parameters and optimizer state
+    m.fsdp = 1  # batch rows, and parameters and optimizer state along d_model
+    m.tensor = 1  # heads, d_ff and vocabulary: of parameters, optimizer state and activations
+    m.context = 1  # tokens of a sequence: of activations, and of caches
+    m.expert = 1  # reserved for expert layers: 1
     return m

@@ -18,9 +18,10 @@ from typing import Any
 from absl import app, flags, logging
 from ml_collections import ConfigDict, config_flags
 
-from jaxformer.errors import Preempted, TrainingFailed, UserError
+from jaxformer.errors import Preempted, TrainingFailed, UserError, check_folder
 
 FLAGS = flags.FLAGS
+FOLDERS = ("workdir", "out")  # flags that name one
 OK, FAILED, BAD_INPUT, PREEMPTED = 0, 1, 2, 75
 
 
@@ -61,6 +62,9 @@ def parse(argv: Sequence[str], usage: str, num_arguments: int = 0) -> list[str]:
         if len(arguments) != num_arguments:
             what = f"are {len(arguments)}, not {num_arguments}"
             raise UserError("arguments", what, "see --help")
+        for name in FOLDERS:
+            if name in FLAGS:
+                check_folder(f"--{name}", FLAGS[name].value)
         if "config" in FLAGS:
             _ = FLAGS.config and FLAGS.config.keys()  # a missing file raises at first use only
         return OK

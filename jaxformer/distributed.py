@@ -12,6 +12,7 @@ import importlib.util
 import json
 import re
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
@@ -63,6 +64,10 @@ def find_group(
         return None
     cluster = is_cluster(environ)
     if group == Group():
+        if not cluster and _is_outside_srun(environ):
+            tasks = environ["SLURM_NTASKS"]
+            line = f"warning: SLURM_NTASKS is {tasks} and srun did not start this: it runs alone"
+            print(line, file=sys.stderr, flush=True)
         return group if cluster else None
     missing = [name for name, value in found.items() if value is None]
     if missing and not cluster:
@@ -77,6 +82,9 @@ def find_group(
     size, place = group.num_processes, group.process_id
     if size is not None and size < 1:
         raise UserError("--num_processes", f"is {size}", "give 1 or more")
+    tasks = environ.get("SLURM_NTASKS") if "SLURM_STEP_NODELIST" in environ else None
+    if size is not None and tasks not in (None, str(size)):
+        raise UserError("--num_processes", f"is {size} but SLURM_NTASKS is {tasks}", "leave it out")
     if place is not None and (place < 0 or (size is not None and place >= size)):
         mend = f"give 0 to {size - 1}" if size else "give 0 or more"
         raise UserError("--process_id", f"is {place} of {size or '?'} processes", mend)
@@ -95,6 +103,12 @@ def _given(name: str, flag: Any, environ: Mapping[str, str]) -> Any:
     if flag is not None and flag != value:
         raise UserError(f"--{name}", f"is {flag} but {variable} is {value}", "give one of them")
     return value
+
+
+def _is_outside_srun(environ: Mapping[str, str]) -> bool:
+    """Whether this is the script of a SLURM job of several tasks, which runs once."""
+    tasks = environ.get("SLURM_NTASKS", "")
+    return tasks.isdigit() and int(tasks) > 1 and "SLURM_STEP_NODELIST" not in environ
 
 
 def is_cluster(environ: Mapping[str, str]) -> bool:

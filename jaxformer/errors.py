@@ -1,5 +1,7 @@
 """How a run may end other than well."""
 
+import re
+
 
 class UserError(Exception):
     """Bad input: which field or file, what is wrong with it, and how to mend it.
@@ -14,6 +16,13 @@ class UserError(Exception):
 
     def __str__(self) -> str:
         return " ".join(f"{self.where}: {self.what}, {self.mend}".split())
+
+
+def check_folder(where: str, path: object) -> None:
+    """Raises UserError for a URL where a run reads, appends, renames and locks: a folder."""
+    if re.match(r"[A-Za-z][\w+.-]*:/", str(path)):
+        mend = "mount the bucket and name the folder (docs/scaling.md); data.cache may be a URL"
+        raise UserError(where, f"{path} is a URL, not a folder", mend)
 
 
 class Preempted(Exception):

@@ -8,14 +8,17 @@ from typing import Any
 
 import jax
 from flax import nnx
+from jax.sharding import Mesh
 
 from jaxformer.checkpoint import Checkpoints
-from jaxformer.config import RunConfig
+from jaxformer.config import MeshConfig, RunConfig, check_spread, parse_mesh
 from jaxformer.config.changes import config_differences
 from jaxformer.data.tokenizers import Tokenizer
 from jaxformer.errors import UserError
 from jaxformer.interop import load_published
+from jaxformer.mesh import make_mesh
 from jaxformer.models import Model, abstract_params, build
+from jaxformer.sharding import pad, placed, resized
 
 PUBLISHED = "hf:"  # before the path of a folder of the Hugging Face library
 
@@ -24,7 +27,7 @@ PUBLISHED = "hf:"  # before the path of a folder of the Hugging Face library
 class Run:
     """A model with its parameters, its tokenizer, the resolved config and the step it is from.
 
-    `data` is the fingerprint of the rows that it was trained on.
+    `data` is the fingerprint of the rows that it was trained on, `sources` those of their sources.
     """
 
     model: Model
@@ -32,16 +35,21 @@ class Run:
     config: RunConfig
     step: int
     data: str
+    sources: tuple[str, ...] = ()  # old checkpoints lack them
 
 
-def load(workdir: str | os.PathLike[str], step: int | None = None) -> Run:
+def load(
+    workdir: str | os.PathLike[str], step: int | None = None, mesh: MeshConfig | str = ""
+) -> Run:
     """Reads a run: its newest checkpoint that can be read, or the one of `step`.
 
-    'hf:PATH' reads a folder of the Hugging Face library as a run of step 0. Raises UserError where
-    the directory is not a run, has no such checkpoint, or is damaged.
+    'hf:PATH' reads a folder of the Hugging Face library as a run of step 0. Parameters are put on
+    one device, or on a mesh (also as `parse_mesh` reads it); whatever is done with the model then
+    runs there. Raises UserError where the directory is not a run, has no such checkpoint or is
+    damaged, or where the run does not fit the mesh.
     """
     if os.fspath(workdir).startswith(PUBLISHED):
-        return _load_published(os.fspath(workdir).removeprefix(PUBLISHED), step)
+        return _load_published(os.fspath(workdir).removeprefix(PUBLISHED), step, mesh)
     workdir = Path(workdir)
     checkpoints = Checkpoints(workdir, read_only=True)
     if not (workdir / "config.json").exists() and not checkpoints.steps():
@@ -58,19 +66,26 @@ def load(workdir: str | os.PathLike[str], step: int | None = None) -> Run:
         raise UserError(f"{workdir / 'tokenizer.json'}", what, "bring that one back")
     module = build(cfg.model, cfg.compute_dtype)
     graphdef, _ = nnx.split(module)
-    device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-    abstract = jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=device),
-        abstract_params(module),
-    )
-    params = checkpoints.restore_params(step, abstract)
-    return Run(nnx.merge(graphdef, params), tokenizer, cfg, step, meta["data"])
+    devices = _devices(cfg, mesh)
+    shapes = abstract_params(module)
+    stored = placed(devices, shapes)
+    live = placed(devices, jax.eval_shape(lambda tree: pad(devices, tree), shapes))
+    params = resized(checkpoints.restore_params(step, stored), live)
+    sources = tuple(meta.get("sources", ()))
+    return Run(nnx.merge(graphdef, params), tokenizer, cfg, step, meta["data"], sources)
 
 
-def _load_published(path: str, step: int | None) -> Run:
+def _devices(cfg: RunConfig, mesh: MeshConfig | str) -> Mesh | None:
+    mesh = parse_mesh(mesh, cfg.mesh) if isinstance(mesh, str) else mesh
+    devices = make_mesh(mesh)
+    check_spread(cfg, mesh.filled(jax.device_count()))
+    return devices
+
+
+def _load_published(path: str, step: int | None, mesh: MeshConfig | str) -> Run:
     if step:
         raise UserError("step", f"is {step}", f"{PUBLISHED}{path} has no steps: leave it out")
-    cfg, params, tokenizer = load_published(path)
+    cfg, params, tokenizer = load_published(path, lambda cfg: _devices(cfg, mesh))
     graphdef, _ = nnx.split(build(cfg.model, cfg.compute_dtype))
     return Run(nnx.merge(graphdef, params), tokenizer, cfg, 0, "")
 

@@ -1,48 +1,54 @@
-"""Where arrays live: the mesh, and one table from parameter paths to mesh axes.
+"""Where arrays live: one table from parameter paths to logical axes to mesh axes.
 
 A parameter's path selects its logical axes (`PARAMETERS`), a logical axis selects a mesh axis
 (`MESH_AXES`); no array carries sharding metadata of its own. On one device there is no mesh:
 every function here takes `None` for it and `constrain` and `replicate` return their argument.
+
+Where a vocabulary does not divide, tables have rows of zeros behind it (`pad`), which the model
+cuts off: they are no part of a loss, a choice or a checkpoint.
 """
 
+import contextlib
+import functools
+import math
 import re
+from collections.abc import Mapping
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
-from jax.sharding import (
-    AxisType,
-    Mesh,
-    NamedSharding,
-    PartitionSpec,
-    Sharding,
-    SingleDeviceSharding,
-)
+from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
 
-from jaxformer.config import MeshConfig
 from jaxformer.errors import UserError
+from jaxformer.mesh import AXES, make_mesh, place
 
-AXES = ("data", "fsdp")
+__all__ = ["AXES", "make_mesh", "place"]
 
 MESH_AXES: dict[str, tuple[str, ...]] = {
+    # of activations: rows, tokens of a sequence (of a cache: slots)
     "batch": ("data", "fsdp"),
+    "length": ("context",),
+    # of parameters and of what they give
     "embed": ("fsdp",),
-    "heads": (),
-    "ff": (),
-    "vocab": (),
-    "length": (),
+    "heads": ("tensor",),
+    "kv_heads": ("tensor",),
+    "ff": ("tensor",),
+    "vocab": ("tensor",),
+    "positions": (),
     "layers": (),
     "vector": (),
 }
 
-# An encoder-decoder has most of these once under encoder/ and once under decoder/. Linear layers of
-# the heads are cut along d_model like all others; a number of classes need not divide.
-# None stands for any rank: whole on every device, as what position encodings train is small.
+# An encoder-decoder has most of these once under encoder/ and once under decoder/. A number of
+# classes need not divide. None stands for any rank: whole on every device, as what position
+# encodings train is small.
 PARAMETERS: tuple[tuple[str, tuple[str, ...] | None], ...] = (
     (r"(.*/)?embedding/table", ("vocab", "embed")),
-    (r"(.*/)?position/(\w+/)?table", ("length", "embed")),
+    (r"(.*/)?position/(\w+/)?table", ("positions", "embed")),
     (r"(.*/)?position/.+", None),
-    (r"(.*/)?(cross_)?attention/(query|key|value)/kernel", ("embed", "heads")),
+    (r"(.*/)?(cross_)?attention/query/kernel", ("embed", "heads")),
+    (r"(.*/)?(cross_)?attention/(key|value)/kernel", ("embed", "kv_heads")),
     (r"(.*/)?(cross_)?attention/output/kernel", ("heads", "embed")),
     (r"(.*/)?feed_forward/(up|gate)/kernel", ("embed", "ff")),
     (r"(.*/)?feed_forward/down/kernel", ("ff", "embed")),
@@ -52,41 +58,6 @@ PARAMETERS: tuple[tuple[str, tuple[str, ...] | None], ...] = (
     (r"head/classifier/kernel", ("embed", "vector")),
     (r"(.*/)?(bias|scale|sink)", ("vector",)),
 )
-
-
-def make_mesh(cfg: MeshConfig) -> Mesh | None:
-    """Lays all devices out as data × fsdp; None where that is a single device.
-
-    Raises UserError where the sizes do not multiply to the number of devices (1 × 1 always fits).
-    """
-    sizes, count = {"data": cfg.data, "fsdp": cfg.fsdp}, jax.device_count()
-    known = int(np.prod([size for size in sizes.values() if size != -1]))
-    if -1 in sizes.values():
-        if count % known:
-            name = next(name for name, size in sizes.items() if size != -1)
-            raise UserError(
-                f"mesh.{name}",
-                f"{known} does not divide the {count} devices",
-                "change it or the number of devices",
-            )
-        sizes = {name: count // known if size == -1 else size for name, size in sizes.items()}
-    shape = tuple(sizes.values())
-    if shape == (1, 1) and jax.process_count() == 1:
-        return None
-    if np.prod(shape) != count:
-        raise UserError(
-            "mesh",
-            f"data × fsdp = {shape[0]} × {shape[1]} but there are {count} devices",
-            "set one of them to -1 for the rest",
-        )
-    found = jax.make_mesh(shape, AXES, axis_types=(AxisType.Auto,) * len(AXES))
-    return Mesh(by_process(found.devices), AXES, axis_types=(AxisType.Auto,) * len(AXES))
-
-
-def by_process(devices: np.ndarray) -> np.ndarray:
-    """The devices in their order, but process by process: each reads one slice of a batch."""
-    order = np.argsort([device.process_index for device in devices.flat], kind="stable")
-    return devices.reshape(-1)[order].reshape(devices.shape)
 
 
 def num_shards(mesh: Mesh | None) -> int:
@@ -113,7 +84,7 @@ def partition(*logical: str | None) -> PartitionSpec:
     for name in logical:
         axes = tuple(axis for axis in MESH_AXES[name] if axis not in used) if name else ()
         used.update(axes)
-        spec.append(axes if len(axes) > 1 else axes[0] if axes else None)
+        spec.append(_entry(axes))
     return PartitionSpec(*spec)
 
 
@@ -134,6 +105,11 @@ def logical_axes(path: str, rank: int) -> tuple[str, ...]:
     raise ValueError(f"no row of PARAMETERS in sharding.py matches the parameter {path}")
 
 
+def axis_size(mesh: Any, logical: str) -> int:
+    """The number of pieces that a logical axis is cut into, on a mesh or an abstract one."""
+    return math.prod(mesh.shape[axis] for axis in MESH_AXES[logical])
+
+
 def replicated(mesh: Mesh | None) -> Sharding:
     """One full copy on every device."""
     if mesh is None:
@@ -142,7 +118,10 @@ def replicated(mesh: Mesh | None) -> Sharding:
 
 
 def batch_sharding(mesh: Mesh | None) -> Sharding:
-    """Rows spread over ('data', 'fsdp')."""
+    """Rows spread over ('data', 'fsdp').
+
+    Whole along length, also with a context axis: every device needs the segment ids of all keys.
+    """
     return replicated(mesh) if mesh is None else NamedSharding(mesh, partition("batch"))
 
 
@@ -151,44 +130,161 @@ def path_of(keys: Any) -> str:
     return jax.tree_util.keystr(keys, simple=True, separator="/")
 
 
-def params_shardings(mesh: Mesh | None, abstract_params: Any) -> Any:
-    """Returns a sharding for each parameter; raises UserError where a dimension does not divide."""
+def params_shardings(mesh: Any, abstract_params: Any) -> Any:
+    """Returns a sharding for each parameter; raises UserError where a dimension does not divide.
+
+    A vocabulary that does not divide stays whole, its mesh axes going to the other dimension where
+    they divide that: so a checkpoint has it.
+    """
 
     def sharding(keys: Any, leaf: Any) -> Sharding:
-        path = path_of(keys)
-        spec = partition(*logical_axes(path, len(leaf.shape)))
+        path, shape = path_of(keys), leaf.shape
+        logical = logical_axes(path, len(shape))
         if mesh is None:
             return replicated(mesh)
-        for size, axis in zip(leaf.shape, spec, strict=True):
-            if axis is not None and size % mesh.shape[axis]:
+        spec = [_tuple(axes) for axes in partition(*logical)]
+        for at, (size, axes) in enumerate(zip(shape, spec, strict=True)):
+            pieces = math.prod(mesh.shape[axis] for axis in axes)
+            if size % pieces == 0:
+                continue
+            if logical[at] != "vocab":
                 raise UserError(
-                    f"mesh.{axis}",
-                    f"{mesh.shape[axis]} does not divide the dimension {size} of {path} "
-                    f"{tuple(leaf.shape)}",
+                    f"mesh.{axes[0]}",
+                    f"{pieces} does not divide the dimension {size} of {path} {tuple(shape)}",
                     "choose sizes that divide",
                 )
-        return NamedSharding(mesh, spec)
+            spec[at], other = (), 1 - at
+            both = (*spec[other], *axes)
+            if shape[other] % math.prod(mesh.shape[axis] for axis in both) == 0:
+                spec[other] = both
+        return NamedSharding(mesh, PartitionSpec(*map(_entry, spec)))
 
     return jax.tree_util.tree_map_with_path(sharding, abstract_params)
 
 
-def put_batch(mesh: Mesh | None, batch: dict[str, np.ndarray]) -> dict[str, jax.Array]:
+def placed(mesh: Mesh | None, shapes: Any) -> Any:
+    """Parameters' shapes and types with their shardings (see params_shardings)."""
+    return jax.tree.map(
+        lambda leaf, place: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place),
+        shapes,
+        params_shardings(mesh, shapes),
+    )
+
+
+def pad(mesh: Any, params: Any) -> Any:
+    """Parameters with zeros behind each vocabulary, as many as it takes to cut it evenly."""
+    if mesh is None:
+        return params
+    pieces = axis_size(mesh, "vocab")
+
+    def one(keys: Any, x: jax.Array) -> jax.Array:
+        axes = logical_axes(path_of(keys), x.ndim)
+        missing = [-n % pieces * (axis == "vocab") for n, axis in zip(x.shape, axes, strict=True)]
+        return jnp.pad(x, [(0, n) for n in missing]) if any(missing) else x
+
+    return jax.tree_util.tree_map_with_path(one, params)
+
+
+def fit(x: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    """The array cut to a shape, or with zeros behind it."""
+    x = x[tuple(slice(size) for size in shape)]
+    missing = [(0, wanted - size) for wanted, size in zip(shape, x.shape, strict=True)]
+    return jnp.pad(x, missing) if x.shape != shape else x
+
+
+def resized(tree: Any, abstract: Any) -> Any:
+    """A tree in the shapes and on the places of another; leaves that have them stay as they are."""
+
+    def one(x: jax.Array, like: Any) -> jax.Array:
+        return x if x.shape == like.shape else _resize(like.shape, like.sharding)(x)
+
+    return jax.tree.map(one, tree, abstract)
+
+
+@functools.cache
+def _resize(shape: tuple[int, ...], sharding: Sharding) -> Any:
+    return jax.jit(functools.partial(fit, shape=shape), out_shardings=sharding)
+
+
+def put_batch(mesh: Mesh | None, batch: Mapping[str, np.ndarray]) -> dict[str, jax.Array]:
     """Places this process's rows of a batch on its devices; the arrays returned are global."""
     sharding = batch_sharding(mesh)
     if mesh is None:
-        return jax.device_put(batch, sharding)
+        return jax.device_put(dict(batch), sharding)
     return {
         name: jax.make_array_from_process_local_data(sharding, rows) for name, rows in batch.items()
     }
 
 
+def put_whole(mesh: Mesh | None, tree: Any, mode: Any = "constant") -> Any:
+    """Places arrays that every process has in full, rows first, on all devices.
+
+    Rows are added until they spread evenly: zeros, or with mode 'edge' copies of the last.
+    """
+    if mesh is None:
+        return jax.device_put(tree, replicated(mesh))
+    sharding = batch_sharding(mesh)
+
+    def one(x: Any) -> jax.Array:
+        x = np.asarray(x)
+        missing = -len(x) % num_shards(mesh)
+        x = np.pad(x, [(0, missing), *[(0, 0)] * (x.ndim - 1)], mode=mode) if missing else x
+        return jax.make_array_from_callback(x.shape, sharding, lambda at: x[at])
+
+    return jax.tree.map(one, tree)
+
+
+def put_key(mesh: Mesh | None, key: jax.Array) -> jax.Array:
+    """A random key that every process has, on all devices of a mesh."""
+    if mesh is None:
+        return key
+    words = jax.device_put(np.asarray(jax.random.key_data(key)), replicated(mesh))
+    return jax.random.wrap_key_data(words, impl=jax.random.key_impl(key))
+
+
+def mesh_of(tree: Any) -> Mesh | None:
+    """The mesh on which the arrays of a tree lie; None for one device."""
+    for leaf in jax.tree.leaves(tree):
+        sharding = getattr(leaf, "sharding", None)
+        if isinstance(sharding, NamedSharding) and AXES[0] in sharding.mesh.axis_names:
+            assert isinstance(sharding.mesh, Mesh)
+            return sharding.mesh
+    return None
+
+
+def using(mesh: Mesh | None) -> contextlib.AbstractContextManager[Any]:
+    """Within, `constrain` knows the mesh."""
+    return contextlib.nullcontext() if mesh is None else jax.set_mesh(mesh)
+
+
+def is_cut(logical: str) -> bool:
+    """Whether the mesh in use cuts an axis; to be asked while a function is traced."""
+    mesh = jax.sharding.get_abstract_mesh()
+    return AXES[0] in mesh.axis_names and axis_size(mesh, logical) > 1
+
+
 def constrain(x: jax.Array, *logical: str | None) -> jax.Array:
-    """Pins an array inside jit to its logical axes, e.g. constrain(x_BLD, 'batch', None, None)."""
-    if AXES[0] not in jax.sharding.get_abstract_mesh().axis_names:
+    """Pins an array inside jit to its logical axes, e.g. constrain(x_BLD, 'batch', None, None).
+
+    A dimension that does not divide, such as one row or one new token, stays whole.
+    """
+    mesh = jax.sharding.get_abstract_mesh()
+    if AXES[0] not in mesh.axis_names:
         return x  # no mesh, or one over the seeds of a sweep
-    return jax.lax.with_sharding_constraint(x, partition(*logical))
+    named = zip(logical, x.shape, strict=False)
+    fitting = [n if n and size % axis_size(mesh, n) == 0 else None for n, size in named]
+    return jax.lax.with_sharding_constraint(x, partition(*fitting))
 
 
 def replicate(x: jax.Array) -> jax.Array:
-    """Gathers a sharded table before a lookup, which XLA cannot partition well over columns."""
+    """One full copy on every device."""
     return constrain(x)
+
+
+def _tuple(axes: Any) -> tuple[str, ...]:
+    """An entry of a PartitionSpec as a tuple."""
+    return () if axes is None else (axes,) if isinstance(axes, str) else tuple(axes)
+
+
+def _entry(axes: tuple[str, ...]) -> Any:
+    return axes if len(axes) > 1 else axes[0] if axes else None

@@ -223,19 +223,18 @@ def cosine(cfg: ModelConfig, seed: int) -> float:
     """Mean cosine between the last hidden states of two places of a row, before training."""
     module = build(cfg)
     graphdef, _ = nnx.split(module)
-    key = jax.random.key(seed)
 
-    @jax.jit
-    def measure(tokens_BL: jax.Array) -> jax.Array:
+    @jax.jit  # the key is an argument: XLA would draw the parameters while it compiles a constant
+    def measure(key: jax.Array) -> jax.Array:
         model: Any = nnx.merge(graphdef, parameters.fill(module, key))
-        x_BLD = model(tokens_BL).hidden
+        x_BLD = model(words(key, 64)).hidden
         x_BLD /= jnp.linalg.norm(x_BLD, axis=-1, keepdims=True)
         between_BLL = jnp.einsum("bld,bsd->bls", x_BLD, x_BLD)
         length = x_BLD.shape[1]
         others = between_BLL.sum((1, 2)) - length
         return (others / (length * (length - 1))).mean()
 
-    return float(measure(words(key, 64)))
+    return float(measure(jax.random.key(seed)))
 
 
 def depth() -> str:

@@ -59,6 +59,14 @@ def save(checkpoints, *steps, losses=None, meta=META):
     checkpoints.wait()
 
 
+def restore_newest(checkpoints, abstract):
+    """What training does when it starts again."""
+    step = checkpoints.newest()
+    state = checkpoints.restore(step, abstract)
+    checkpoints.set_aside()
+    return step, state
+
+
 def test_round_trip_of_state_and_meta(open_checkpoints):
     save(open_checkpoints(), 3, losses=[1.25])
     again = open_checkpoints(read_only=True)
@@ -125,7 +133,7 @@ def test_a_checkpoint_of_another_model_is_refused(changes, words, open_checkpoin
     other = tiny.program(tiny.config(**changes)).abstract
     for restore in (
         lambda c: c.restore(1, other),
-        lambda c: c.restore_latest(other),
+        lambda c: restore_newest(c, other),
         lambda c: c.restore_params(1, other.params),
     ):
         with pytest.raises(UserError, match=words) as caught:
@@ -178,7 +186,7 @@ def test_an_unreadable_newest_gives_way_to_the_one_before(how, open_checkpoints,
     save(open_checkpoints(3), 1, 2, 3)
     spoil(tmp_path / "checkpoints" / "3", how)
     checkpoints = open_checkpoints(3)
-    step, state = checkpoints.restore_latest(tiny.program(CFG).abstract)
+    step, state = restore_newest(checkpoints, tiny.program(CFG).abstract)
     assert step == 2
     assert_equal(state, state_at(2))
     err = capfd.readouterr().err
@@ -202,7 +210,7 @@ def test_a_torn_array_is_told_in_one_line_and_never_read(open_checkpoints, tmp_p
     folder = tmp_path / "checkpoints" / "2" / "state"
     path = max(folder.rglob("d/*"), key=lambda path: path.stat().st_size)
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-    step, state = open_checkpoints().restore_latest(tiny.program(wide).abstract)
+    step, state = restore_newest(open_checkpoints(), tiny.program(wide).abstract)
     assert step == 1
     assert_equal(state, state_at(1, wide))
     gc.collect()
@@ -269,7 +277,7 @@ def test_a_bug_is_not_called_damage(open_checkpoints, monkeypatch, capfd):
 
     monkeypatch.setattr(store, "read_arrays", wrong)
     with pytest.raises(TypeError, match="a bug"):
-        open_checkpoints().restore_latest(tiny.program(CFG).abstract)
+        restore_newest(open_checkpoints(), tiny.program(CFG).abstract)
     assert open_checkpoints().steps() == [1, 2]
     assert capfd.readouterr().err == ""
 
@@ -278,7 +286,7 @@ def test_a_step_that_is_unreadable_twice_is_set_aside_twice(open_checkpoints, tm
     for count in (1, 2):
         save(open_checkpoints(), *((1, 2) if count == 1 else (2,)))
         spoil(tmp_path / "checkpoints" / "2", "no manifest")
-        step, _ = open_checkpoints().restore_latest(tiny.program(CFG).abstract)
+        step, _ = restore_newest(open_checkpoints(), tiny.program(CFG).abstract)
         assert step == 1
         assert len(list((tmp_path / "checkpoints").glob("2.unreadable*"))) == count
 
@@ -288,7 +296,7 @@ def test_nothing_readable_is_an_error_and_moves_nothing(open_checkpoints, tmp_pa
     for step in ("1", "2"):
         spoil(tmp_path / "checkpoints" / step, "no manifest")
     with pytest.raises(UserError, match="checkpoints/2: is damaged"):
-        open_checkpoints().restore_latest(tiny.program(CFG).abstract)
+        restore_newest(open_checkpoints(), tiny.program(CFG).abstract)
     assert open_checkpoints().steps() == [1, 2]
 
 
@@ -296,7 +304,7 @@ def test_no_checkpoint(open_checkpoints, tmp_path):
     assert open_checkpoints(read_only=True).latest_step() is None
     assert not (tmp_path / "checkpoints").exists()
     checkpoints = open_checkpoints()
-    assert checkpoints.restore_latest(tiny.program(CFG).abstract) is None
+    assert checkpoints.newest() is None
     assert checkpoints.best_step() is None
     save(checkpoints, 4)
     with pytest.raises(UserError, match="has no checkpoint of step 5, it has 4"):

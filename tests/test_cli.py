@@ -107,6 +107,9 @@ def bad_inputs(f: Path) -> list[tuple[list[str], str, str]]:
     return [
         (["train.py"], "--config", "is missing"),
         (["train.py", *TINY], "--workdir", "is missing"),
+        (["train.py", *TINY, "--dry_run", "--coordinator=h:80"], "--coordinator", "--dry_run"),
+        (["train.py", *TINY, "--dry_run", "--num_processes=2"], "--num_processes", "leave it out"),
+        (["train.py", *TINY, "--dry_run", "--process_id=0"], "--process_id", "leave it out"),
         (["train.py", "--config=configs/none.py", *new], "configs/none.py", "is not a file"),
         (["train.py", f"--config={f / 'broken.py'}", *new], f"{f / 'broken.py'}", "no config"),
         (["train.py", "--config=configs/agreement.py:x", *new], "configs/agreement.py:x", "argum"),
@@ -154,6 +157,10 @@ def bad_inputs(f: Path) -> list[tuple[list[str], str, str]]:
         ([*evaluate, "--prompt=" + "the " * 70], "model.max_length", "64"),
         (["eval.py", f"--workdir={f / 'pairs'}", "--prompt=a cat"], "--prompt", "'cat'"),
         (["eval.py", f"--workdir={f / 'pairs'}", "--prompt=" + "a " * 16], "--prompt", "17 tokens"),
+        ([*evaluate, "--mesh=fsdp:3"], "mesh.fsdp", "3 does not divide the 1 devices"),
+        ([*evaluate, "--mesh=heads:2"], "--mesh", "write AXIS:SIZE"),
+        ([*train, "--config.mesh.expert=2"], "mesh.expert", "expert layers yet"),
+        ([*train, "--config.mesh.tensor=3"], "mesh.tensor", "model.num_heads = "),
         ([*evaluate, "--prompt=the", "--sampler=top_z:1"], "sampler", "choose from"),
         ([*evaluate, "--prompt=the", "--sampler=top_p:2"], "sampler.p", "2"),
     ]

@@ -1,47 +1,33 @@
 import contextlib
-from types import SimpleNamespace
+import re
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
+from flax import nnx
 from jax.experimental.compilation_cache import compilation_cache
 from jax.sharding import PartitionSpec as P
 
 from jaxformer import sharding
 from jaxformer.config import MeshConfig
 from jaxformer.errors import UserError
-from jaxformer.models import init
+from jaxformer.losses import accuracy, cross_entropy
+from jaxformer.models import build, init
 from jaxformer.training.optim import make_optimizer
-from jaxformer.training.state import abstract_state
+from jaxformer.training.state import abstract_state, initialise
 from tests.training import tiny
-
-
-@pytest.mark.parametrize(
-    ("data", "fsdp", "shape"),
-    [(-1, 1, (8, 1)), (2, 4, (2, 4)), (-1, 4, (2, 4)), (2, -1, (2, 4)), (1, 1, None)],
-)
-def test_mesh_shapes(data, fsdp, shape):
-    mesh = sharding.make_mesh(MeshConfig(data, fsdp))
-    assert (mesh and tuple(mesh.shape.values())) == shape
-
-
-@pytest.mark.parametrize(
-    ("data", "fsdp", "numbers"),
-    [(3, -1, "3 does not divide the 8"), (2, 2, "2 × 2 but there are 8")],
-)
-def test_mesh_that_does_not_fit_is_refused_with_the_numbers(data, fsdp, numbers):
-    with pytest.raises(UserError, match=numbers):
-        sharding.make_mesh(MeshConfig(data, fsdp))
 
 
 @pytest.mark.parametrize(
     ("logical", "spec"),
     [
-        (("vocab", "embed"), P(None, "fsdp")),
-        (("layers", "heads", "embed"), P(None, None, "fsdp")),
-        (("batch", "length", None), P(("data", "fsdp"), None, None)),
-        (("batch", "length", "embed"), P(("data", "fsdp"), None, None)),
+        (("vocab", "embed"), P("tensor", "fsdp")),
+        (("layers", "heads", "embed"), P(None, "tensor", "fsdp")),
+        (("batch", "length", None), P(("data", "fsdp"), "context", None)),
+        (("batch", "length", "embed"), P(("data", "fsdp"), "context", None)),
+        (("batch", "length", "heads", None), P(("data", "fsdp"), "context", "tensor", None)),
     ],
 )
 def test_logical_axes_become_mesh_axes(logical, spec):
@@ -53,20 +39,67 @@ def test_logical_axes_become_mesh_axes(logical, spec):
     "changes", [{}, {"tie_embeddings": False, "head_bias": True, "activation": "swiglu"}]
 )
 def test_table_places_every_parameter(scan_layers, changes):
-    """Every matrix is cut along d_model, the only dimension of size 8; every vector is whole."""
+    """Every matrix is cut along d_model, the only dimension of size 8, and the other one by two,
+    but positions are no vocabulary; every vector is whole."""
     changes = {f"model__{name}": value for name, value in changes.items()}
-    cfg = tiny.config(model__scan_layers=scan_layers, model__d_ff=24, **changes).model
-    mesh = sharding.make_mesh(MeshConfig(2, 4))
-    params = jax.eval_shape(lambda: init(cfg, jax.random.key(0)))
+    changes |= {"model__head_dim": 6, "model__scan_layers": scan_layers}
+    cfg = tiny.config(model__d_ff=24, **changes).model
+    mesh = sharding.make_mesh(MeshConfig(1, 4, 2))
+    params = jax.eval_shape(lambda: sharding.pad(mesh, init(cfg, jax.random.key(0))))
     placed = sharding.params_shardings(mesh, params)
     specs = {sharding.path_of(k): s.spec for k, s in jax.tree_util.tree_leaves_with_path(placed)}
     for keys, leaf in jax.tree_util.tree_leaves_with_path(params):
         path = sharding.path_of(keys)
-        spec = specs[path]
-        matrix = path.endswith(("kernel", "table"))
-        assert [a for a in spec if a] == (["fsdp"] if matrix else []), path
-        if matrix:
-            assert leaf.shape[list(spec).index("fsdp")] == 8
+        cut = {axis: size for axis, size in zip(specs[path], leaf.shape, strict=True) if axis}
+        if not path.endswith(("kernel", "table")):
+            assert not cut, path
+        elif path.startswith("position"):
+            assert cut == {"fsdp": 8}, path
+        else:
+            assert cut.keys() == {"fsdp", "tensor"}, path
+            assert cut["fsdp"] == 8, path
+            assert cut["tensor"] in (12, 24), path  # two heads of 6, d_ff, 11 tokens and a row
+
+
+def test_a_vocabulary_that_does_not_divide_is_padded_in_training_and_whole_in_checkpoints():
+    cfg = tiny.config(model__tie_embeddings=False)
+    mesh = sharding.make_mesh(MeshConfig(1, 2, 4))
+    make = lambda: init(cfg.model, jax.random.key(0))  # noqa: E731
+    tx, _ = make_optimizer(cfg)
+    stored = abstract_state(make, tx, mesh, padded=False)
+    live = abstract_state(make, tx, mesh)
+    for state, rows, spec in ((stored, 11, P(None, ("fsdp", "tensor"))), (live, 12, None)):
+        for tree in (state.params, optax.tree.get(state.opt_state, "mu")):
+            table, kernel = tree["embedding"]["table"], tree["head"]["kernel"]
+            assert (table.shape, kernel.shape) == ((rows, 8), (8, rows))
+            assert table.sharding.spec == (spec or P("tensor", "fsdp"))
+            assert kernel.sharding.spec == (P(*reversed(spec)) if spec else P("fsdp", "tensor"))
+    state = initialise(make, tx, live)
+    jax.tree.map(np.testing.assert_array_equal, sharding.resized(state, stored).params, make())
+    assert not state.params["embedding"]["table"][11:].any()
+    back = sharding.resized(sharding.resized(state, stored), live)
+    jax.tree.map(np.testing.assert_array_equal, back, state)
+    for leaf, wanted in zip(jax.tree.leaves(back), jax.tree.leaves(live), strict=True):
+        assert leaf.sharding == wanted.sharding
+
+
+def test_a_padded_table_and_head_are_those_of_the_vocabulary():
+    """Whatever stands behind it; an id of the padding is no word."""
+    cfg = tiny.config(model__tie_embeddings=False, model__head_bias=True).model
+    mesh = sharding.make_mesh(MeshConfig(1, 2, 4))
+    graphdef, _ = nnx.split(build(cfg))
+    params = init(cfg, jax.random.key(0))
+    padded = sharding.pad(mesh, params)
+    for name, part in (("embedding", "table"), ("head", "kernel")):
+        behind = np.array(padded[name][part])
+        behind[tuple(slice(n, None) for n in np.where(np.equal(behind.shape, 12), 11, 0))] = 1e3
+        padded[name][part] = jnp.asarray(behind)
+    tokens = tiny.batch()["tokens"]
+    found = [nnx.merge(graphdef, tree)(tokens).logits for tree in (params, padded)]
+    np.testing.assert_array_equal(*found)
+    assert found[0].shape[-1] == 11
+    for tree in (params, padded):
+        assert np.isnan(nnx.merge(graphdef, tree).embedding(np.array([[11]]))).all()
 
 
 def test_unknown_parameter_and_wrong_rank_are_refused():
@@ -91,19 +124,53 @@ def test_batch_must_spread_evenly():
         sharding.check_batch(mesh, "train.batch_size", 8, 2)
 
 
-def test_shards_of_state_are_really_smaller():
-    program = tiny.program(tiny.config(), sharding.make_mesh(MeshConfig(2, 4)))
-    for leaf in (
-        program.state.params["embedding"]["table"],
-        program.state.params["layers"][0]["attention"]["output"]["kernel"],
-        *[x for x in jax.tree.leaves(program.state.opt_state) if x.shape == (tiny.VOCAB, 8)],
-    ):
-        assert leaf.addressable_shards[0].data.size * 4 == leaf.size
-    moments = [x for x in jax.tree.leaves(program.state.opt_state) if x.ndim == 2]
-    assert len(moments) == 2 * len(
-        [x for x in jax.tree.leaves(program.state.params) if x.ndim == 2]
+def test_no_device_gathers_the_logits_of_a_padded_vocabulary():
+    """4,099 tokens on two devices: losses, their gradients and accuracy."""
+    cfg = tiny.config(model__vocab_size=4099, model__tie_embeddings=False).model
+    mesh = sharding.make_mesh(MeshConfig(2, 2, 2))
+    assert mesh is not None
+    graphdef, _ = nnx.split(build(cfg))
+    shapes = jax.eval_shape(lambda: sharding.pad(mesh, init(cfg, jax.random.key(0))))
+    rows = sharding.batch_sharding(mesh)
+
+    def place(leaf, where):
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where)
+
+    params = jax.tree.map(place, shapes, sharding.params_shardings(mesh, shapes))
+    hidden = jax.ShapeDtypeStruct((4, 16, 8), jnp.float32, sharding=rows)
+    targets = jax.ShapeDtypeStruct((4, 16), jnp.int32, sharding=rows)
+
+    def sums(params, hidden, targets):
+        logits = nnx.merge(graphdef, params).readout(hidden)
+        ones = jnp.ones(targets.shape)
+        return cross_entropy(logits, targets, ones)[0], accuracy(logits, targets, ones)[0]
+
+    with jax.set_mesh(mesh):
+        gradients = jax.jit(jax.value_and_grad(sums, has_aux=True))
+        text = gradients.lower(params, hidden, targets).compile().as_text()
+    moved = re.findall(r"= \w+\[([\d,]*)\]\S* (?:all-\w+|collective-permute)\(", text)
+    sizes = [np.prod([int(n) for n in shape.split(",") if n], initial=1) for shape in moved]
+    assert 8 * 2050 in sizes  # the head, gathered over fsdp
+    assert max(sizes) < 16 * 2050  # the logits of a device
+
+
+def matrices(tree):
+    """Bytes of kernels and tables: in all, and on the first device."""
+    leaves = [leaf for leaf in jax.tree.leaves(tree) if leaf.ndim >= 2]
+    return sum(x.nbytes for x in leaves), sum(x.addressable_shards[0].data.nbytes for x in leaves)
+
+
+@pytest.mark.parametrize("sizes", [(2, 4, 1), (2, 2, 2), (1, 1, 8), (1, 2, 4)])
+def test_bytes_a_device_fall_with_fsdp_times_tensor(sizes):
+    cfg = tiny.config(
+        model__num_heads=8, model__d_model=16, model__vocab_size=16, model__position__kind="rope"
     )
-    assert all(x.addressable_shards[0].data.size * 4 == x.size for x in moments)
+    state = tiny.program(cfg, sharding.make_mesh(MeshConfig(*sizes))).state
+    for tree in (state.params, state.opt_state):
+        whole, here = matrices(tree)
+        assert here * sizes[1] * sizes[2] == whole > 0
+    parameters, moments = matrices(state.params)[0], matrices(state.opt_state)[0]
+    assert moments == 2 * parameters
 
 
 @contextlib.contextmanager
@@ -160,11 +227,3 @@ def test_without_a_mesh_nothing_is_constrained():
     tx, _ = make_optimizer(cfg)
     state = abstract_state(lambda: init(cfg.model, jax.random.key(0)), tx, None)
     assert {len(leaf.sharding.device_set) for leaf in jax.tree.leaves(state)} == {1}
-
-
-def test_each_process_has_one_slice_of_the_batch():
-    """Wherever the machine's topology would put its devices."""
-    devices = np.array([SimpleNamespace(id=n, process_index=n % 2) for n in range(8)])
-    ordered = sharding.by_process(devices.reshape(4, 2))
-    assert [device.id for device in ordered.flat] == [0, 2, 4, 6, 1, 3, 5, 7]
-    assert ordered.shape == (4, 2)

@@ -4,6 +4,7 @@ A command that no module imports: it needs data, checkpoints and tables, so it s
 `analysis` in the order of imports.
 """
 
+import dataclasses
 import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -53,7 +54,10 @@ usage: python -m jaxformer.analysis.attention --workdir=DIR [flags]
 
 
 def examine(run: Run, examples: Examples, num_examples: int) -> tuple[list[dict], dict[str, Any]]:
-    """Rows (layer, head, metric, value, …) of one length, and the arrays of its first batch."""
+    """Rows (layer, head, metric, value, …) of one length, and the arrays of its first batch.
+
+    Nothing where the task has no example of the length.
+    """
     graphdef, state = nnx.split(run.model)
 
     @jax.jit
@@ -64,12 +68,14 @@ def examine(run: Run, examples: Examples, num_examples: int) -> tuple[list[dict]
     for batch in examples.batches(run.config.eval.batch_size, document_limit(run.config.model)[0]):
         captured = jax.device_get(capture(nnx.to_pure_dict(state), dict(batch)))
         host = {name: np.asarray(array) for name, array in batch.items()}
-        filled = host["segment_ids"].any(1)
+        filled = np.flatnonzero((host["weights"] > 0).any(1))[: num_examples - seen]
         batches.append({n: x[filled] for n, x in host.items()})
         batches[-1] |= {name: x[:, filled] for name, x in captured.items()}
-        seen += int(filled.sum())
+        seen += len(filled)
         if seen >= num_examples:
             break
+    if not seen:
+        return [], {}
     joined = {
         name: np.concatenate([b[name] for b in batches], axis=1 if name in CAPTURE else 0)
         for name in batches[0]
@@ -181,10 +187,13 @@ def write_report(run: Run, out: Path, lengths: tuple[int, ...], num_examples: in
         raise UserError("model.architecture", what, "heads are reported of decoders")
     data = open_data(cfg, None)
     suite = load_suite("", cfg.data, cfg.objective.kind)
+    suite = dataclasses.replace(suite, num_examples=num_examples)
     drawn = read_inputs(cfg, data, suite, lengths).examples
     rows, paths = [], []
     for examples in drawn:
         found, first = examine(run, examples, num_examples)
+        if not found:
+            continue
         rows += found
         size = int((first["segment_ids"][0] != 0).sum())
         words = [run.tokenizer.token(token) for token in first["tokens"][0, :size]]

@@ -8,6 +8,7 @@ Restoring is strict: every path, shape and dtype must be the one saved, and arra
 shardings of the target, so a run may continue on another mesh.
 """
 
-from jaxformer.checkpoint.store import Checkpoints, Unreadable
+from jaxformer.checkpoint.folder import Unreadable
+from jaxformer.checkpoint.store import Checkpoints
 
 __all__ = ["Checkpoints", "Unreadable"]

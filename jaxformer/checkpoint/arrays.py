@@ -49,7 +49,12 @@ def read_arrays(folder: Path, wanted: Mapping[str, Any]) -> dict[str, Any]:
     return {path: leaves[path] for path in wanted}
 
 
-def check_arrays(folder: Path, wanted: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
+def check_arrays(
+    folder: Path,
+    wanted: Mapping[str, Any],
+    saved: Mapping[str, Any],
+    mend: str = "use the config it was saved with or another workdir",
+) -> None:
     """Raises UserError, with a diff, where a path, shape or dtype is not the one saved."""
     lines, details = [], []
     paths = wanted.keys() | saved.keys()
@@ -66,7 +71,7 @@ def check_arrays(folder: Path, wanted: Mapping[str, Any], saved: Mapping[str, An
         raise UserError(
             f"{folder}",
             f"is of another shape: {listed}",
-            "use the config it was saved with or another workdir",
+            mend,
             (f"--- saved in {folder}", "+++ wanted by the config", *details),
         )
 

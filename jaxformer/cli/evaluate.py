@@ -1,5 +1,8 @@
 """eval.py: evaluates a run, or continues a prompt with it."""
 
+import contextlib
+import os
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +23,11 @@ usage: python eval.py --workdir=DIR [flags]
   --prompt    continue this text instead of evaluating; may be given several times; a run of
               seq2seq takes it for the source and prints the target
   --max_new_tokens, --sampler, --seed   how to continue: see below
+  --mesh      devices to use: AXIS:SIZE,… of data, fsdp, tensor, context, such as fsdp:2,tensor:4
+              (data takes the rest), or run for the run's own mesh; default one device, of
+              several processes run
   --out       where results go; default WORKDIR/eval
+  --coordinator, --num_processes, --process_id   as of train.py, for a run that needs several
   --debug     show the traceback of an error
 
   --positions=SCHEME,…, a SCHEME is any of these, joined by + where several go together:
@@ -47,7 +54,11 @@ def run_eval() -> None:
     flags.DEFINE_integer("max_new_tokens", 100, "Tokens to add to a prompt.", lower_bound=1)
     flags.DEFINE_string("sampler", "", "How tokens are chosen.")
     flags.DEFINE_integer("seed", 0, "Of the sampler.", lower_bound=0)
+    flags.DEFINE_string("mesh", "", "Devices along each axis.")
     flags.DEFINE_string("out", "", "Where results go.")
+    flags.DEFINE_string("coordinator", None, "Of several processes: HOST:PORT of process 0.")
+    flags.DEFINE_integer("num_processes", None, "How many there are.")
+    flags.DEFINE_integer("process_id", None, "Which one this is.")
     start(_evaluate, USAGE)
 
 
@@ -55,28 +66,47 @@ def _evaluate() -> int:
     if not FLAGS.workdir:
         raise UserError("--workdir", "is missing", "give the directory of a train.py run")
 
-    from jaxformer.data import open_data
-    from jaxformer.evaluation.lengths import parse_lengths
-    from jaxformer.evaluation.run import evaluate
+    from jaxformer.distributed import find_group, is_alone, joined
     from jaxformer.evaluation.schemes import parse_schemes
-    from jaxformer.evaluation.suite import load_suite
     from jaxformer.run import PUBLISHED, load
 
-    workdir, schemes = Path(FLAGS.workdir), parse_schemes(FLAGS.positions)
-    run = load(FLAGS.workdir, FLAGS.step)
-    if FLAGS.prompt:
-        return _continue(run, schemes)
-    if FLAGS.workdir.startswith(PUBLISHED):
-        mend = "give a --prompt, or make it a run: train.py with train.init_from and your data"
-        raise UserError("--workdir", f"is {FLAGS.workdir}, which has no data", mend)
+    schemes = parse_schemes(FLAGS.positions)
+    group = find_group(FLAGS.coordinator, FLAGS.num_processes, FLAGS.process_id, os.environ)
+    with joined(group):
+        run = load(FLAGS.workdir, FLAGS.step, FLAGS.mesh or ("" if is_alone() else "run"))
+        if FLAGS.prompt:
+            return _continue(run, schemes)
+        if FLAGS.workdir.startswith(PUBLISHED):
+            mend = "give a --prompt, or make it a run: train.py with train.init_from and your data"
+            raise UserError("--workdir", f"is {FLAGS.workdir}, which has no data", mend)
+        return _measure(run, schemes)
+
+
+def _measure(run, schemes) -> int:
+    """Evaluates by the suite. All processes take part, the first one writes."""
+    from jaxformer.data import changed_sources, open_data, source_fingerprints
+    from jaxformer.distributed import first_alone, is_first
+    from jaxformer.evaluation.lengths import parse_lengths
+    from jaxformer.evaluation.run import evaluate
+    from jaxformer.evaluation.suite import load_suite
+
+    workdir = Path(FLAGS.workdir)
     suite = load_suite(FLAGS.suite, run.config.data, run.config.objective.kind)
     lengths = parse_lengths(FLAGS.lengths) if FLAGS.lengths else ()
     out, metrics = Path(FLAGS.out or workdir / "eval"), workdir / "metrics.jsonl"
-    data = open_data(run.config, workdir)
+    data = first_alone(lambda: open_data(run.config, workdir))
     if data.train.fingerprint != run.data:
+        where = changed_sources(run.config.data, run.sources, source_fingerprints(data.train))
         what = "is not the data that this run was trained on: it has changed"
-        raise UserError(run.config.data.path or "data", what, "restore it or train a new run")
-    found = evaluate(run, data, suite, out, lengths=lengths, schemes=schemes, metrics_path=metrics)
+        raise UserError(where, what, "restore it or train a new run")
+    with contextlib.ExitStack() as held:
+        if not is_first():
+            out = Path(held.enter_context(tempfile.TemporaryDirectory()))
+        found = evaluate(
+            run, data, suite, out, lengths=lengths, schemes=schemes, metrics_path=metrics
+        )
+    if not is_first():
+        return OK
     for title, table in found.tables.items():
         print(f"{title}\n\n{table}")
     for text in found.samples[:3]:
@@ -89,6 +119,7 @@ def _continue(run, schemes) -> int:
     """Prints each --prompt with its continuation, or the target of each source; one scheme."""
     import jax
 
+    from jaxformer.distributed import is_first
     from jaxformer.evaluation.schemes import make_variant
     from jaxformer.generation import answer, continue_text, parse_sampler
 
@@ -112,5 +143,6 @@ def _continue(run, schemes) -> int:
     except UserError as error:
         where = "--prompt" if error.where in ("text", "prompt", "source") else error.where
         raise UserError(where, error.what, error.mend)
-    print("\n---\n".join(texts))
+    if is_first():
+        print("\n---\n".join(texts))
     return OK

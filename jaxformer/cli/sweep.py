@@ -70,6 +70,10 @@ def _sweep() -> int:
         if select != "last":
             mend = "leave it out: what was evaluated cannot be changed without --config"
             raise UserError("--select", f"is {select} with --report", mend)
+        for name in ("suite", "lengths", "seeds"):
+            if FLAGS[name].present:
+                mend = "leave it out, or give --config and --axis too: they say which cells"
+                raise UserError(f"--{name}", "is given with --report", mend)
         plan = read_plan(out)
         if reference is not None:
             check_reference(reference, plan.cells)

@@ -13,13 +13,13 @@ from jaxformer.config.data import (
     TaskConfig,
     TokenizerConfig,
 )
+from jaxformer.config.mesh import MeshConfig, check_spread, parse_mesh
 from jaxformer.config.mixture import MixtureConfig, StreamConfig
 from jaxformer.config.model import GATED, LayerSpec, ModelConfig
 from jaxformer.config.objective import MaskedLmConfig, ObjectiveConfig
 from jaxformer.config.position import RopeConfig, T5Config
 from jaxformer.config.run import (
     EvalConfig,
-    MeshConfig,
     OptimizerConfig,
     RunConfig,
     ScheduleConfig,
@@ -51,4 +51,6 @@ __all__ = [
     "TaskConfig",
     "TokenizerConfig",
     "TrainConfig",
+    "check_spread",
+    "parse_mesh",
 ]

@@ -27,6 +27,7 @@ UNREAD: dict[str, tuple[Any, ...]] = {
     "qk_norm": (False,),
     "attention_softcap": (0.0,),
     "attention_sink": (False,),
+    "attention_kernel": ("auto",),
     "window": (0,),
     "layer_pattern": ("",),
     "share_embeddings": (True,),

@@ -16,6 +16,11 @@ class MixtureConfig(Section):
     weights: tuple[float, ...]
     end: Literal["repeat", "stop"]
 
+    @property
+    def field(self) -> str:
+        """The field that names the training data, be they mixed or not."""
+        return "data.mixture.paths" if self.paths else "data.path"
+
     def check(self) -> None:
         where, count = "data.mixture", len(self.paths)
         unread(f"{where}.weights", self.weights, bool(count), "data.mixture.paths")

@@ -78,6 +78,7 @@ class ModelConfig(Section):
     attention_softcap: float
     logit_softcap: float
     attention_sink: bool
+    attention_kernel: Literal["auto", "reference", "blockwise", "cudnn", "splash"]
     window: int
     layer_pattern: str
     tie_embeddings: bool
@@ -87,6 +88,7 @@ class ModelConfig(Section):
     initializer: Literal["gpt2", "bert", "xavier", "t5", "lecun"]
     scan_layers: bool
     remat: Literal["none", "full", "dots"]
+    logit_chunk: int
     layernorm: LayerNormConfig
     head: HeadConfig
     dropout: DropoutConfig
@@ -137,6 +139,7 @@ class ModelConfig(Section):
         at_least("model", self, 1, "num_layers", "d_model", "num_heads", "max_length")
         at_least("model", self, 0, "num_kv_heads", "head_dim", "d_ff", "vocab_size", "window")
         at_least("model", self, 0, "num_encoder_layers", "attention_softcap", "logit_softcap")
+        at_least("model", self, 0, "logit_chunk")
         positive("model", self, "norm_epsilon")
         for name, rate in self.dropout.to_dict().items():
             if not 0 <= rate < 1:
@@ -175,6 +178,7 @@ class ModelConfig(Section):
         unread("model.head.num_classes", head.num_classes, not words, "head.kind = sequence, token")
         unread("model.head.transform", head.transform, words, "head.kind = vocabulary")
         unread("model.logit_softcap", self.logit_softcap, words, "head.kind = vocabulary")
+        unread("model.logit_chunk", self.logit_chunk, words, "head.kind = vocabulary")
         unread("model.head_bias", self.head_bias, words, "head.kind = vocabulary")
         unread("model.scale_logits", self.scale_logits, words, "head.kind = vocabulary")
         if head.transform and self.activation in GATED:

@@ -6,10 +6,11 @@ import os
 from typing import ClassVar, Literal
 
 from jaxformer.config.data import DataConfig
+from jaxformer.config.mesh import MeshConfig, check_spread
 from jaxformer.config.model import ModelConfig
 from jaxformer.config.objective import ObjectiveConfig
 from jaxformer.config.section import Section, at_least, positive, refuse, unread
-from jaxformer.errors import UserError
+from jaxformer.errors import UserError, check_folder
 
 ENDING = ("warmup_cosine", "linear", "wsd")  # schedules that have a last step
 
@@ -130,6 +131,7 @@ class TrainConfig(Section):
         at_least("train", self, 0, "num_steps", "num_epochs", "keep_best")
         at_least("train", self, 0, "eval_every", "checkpoint_every", "check_every")
         self.spike_guard.check()
+        check_folder("train.init_from", self.init_from)
         unread("train.init_paths", self.init_paths, bool(self.init_from), "train.init_from")
         if self.init_from and not self.init_paths:
             mend = "name what to take, e.g. ('embedding/*',), or ('*',) for all"
@@ -160,22 +162,6 @@ class EvalConfig(Section):
 
 
 @dataclasses.dataclass(frozen=True)
-class MeshConfig(Section):
-    prefix: ClassVar[str] = "mesh"
-
-    data: int
-    fsdp: int
-
-    def check(self) -> None:
-        sizes = self.to_dict()
-        for name, size in sizes.items():
-            if size < 1 and size != -1:
-                refuse(f"mesh.{name}", f"is {size}", "give a number of devices, or -1 for the rest")
-        if list(sizes.values()).count(-1) > 1:
-            refuse("mesh", f"has more than one -1: {sizes}", "give all sizes but one")
-
-
-@dataclasses.dataclass(frozen=True)
 class RunConfig(Section):
     seed: int
     compute_dtype: Literal["float32", "bfloat16"]
@@ -199,6 +185,9 @@ class RunConfig(Section):
         parts = (self.model, self.objective, self.data, self.optimizer, self.schedule, self.train)
         for section in (*parts, self.eval, self.mesh):
             section.check()
+        if self.model.attention_kernel == "cudnn" and self.compute_dtype == "float32":
+            what = "is cudnn, which takes no compute_dtype = float32"
+            refuse("model.attention_kernel", what, "set compute_dtype = bfloat16 or choose auto")
         self.objective.check_model(self.model.architecture, self.model.head.kind)
         self.data.check_objective(self.objective)
         if self.model.position.source.kind == "coupled" and self.data.source != "task":
@@ -214,6 +203,7 @@ class RunConfig(Section):
             mend = "the length of a stream is not known: set it to 0 and give train.num_steps"
             refuse("train.num_epochs", f"is {self.train.num_epochs:g} for a stream", mend)
         self._check_lengths()
+        check_spread(self, self.mesh)
         steps = self.train.num_steps
         if self.schedule.has_end and not self.schedule.decay_steps:
             if steps and self.schedule.warmup_steps >= steps:

@@ -129,20 +129,19 @@ def _find(data: DataConfig) -> dict[str, tuple[list[Path], list[Path]]]:
     """The files of each split that has some of its own."""
     files = {"train": _files(data, data.path, data.target_path)}
     if data.validation_path:
-        held_out = _files(data, data.validation_path, data.validation_target_path)
-        files["validation"] = held_out
+        paths = data.validation_path, data.validation_target_path
+        files["validation"] = _files(data, *paths, "data.validation_path")
     return files
 
 
-def _files(data: DataConfig, path: str, target_path: str) -> tuple[list[Path], list[Path]]:
-    first = find_files(dataclasses.replace(data, path=path))
+def _files(
+    data: DataConfig, path: str, target_path: str, field: str = ""
+) -> tuple[list[Path], list[Path]]:
+    first = find_files(dataclasses.replace(data, path=path), field=field)
     if not target_path:
         return first, []
-    try:
-        return first, find_files(dataclasses.replace(data, path=target_path))
-    except UserError as error:
-        mend = error.mend.replace("data.path", "data.target_path")
-        raise UserError(error.where, error.what, mend)
+    of_target = field.replace("path", "target_path") or "data.target_path"
+    return first, find_files(dataclasses.replace(data, path=target_path), field=of_target)
 
 
 def _reader(cfg: RunConfig, files: tuple[list[Path], list[Path]]) -> Callable[[], Iterator[Row]]:

@@ -5,7 +5,7 @@ is row permutation(seed, epoch)[g mod n]; a mixture orders its epochs itself. Ba
 epochs; nothing is dropped or padded. Of a task it is what its sampler draws for g.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import grain
@@ -63,14 +63,11 @@ class Loader:
         rows = [self.source.row(*self._locate(g)) for g in examples.tolist()]
         return stack(rows, examples)
 
-    def example_ids(self, step: int) -> np.ndarray:
-        """int64[B]: epoch * n + row, which no two examples of a run share."""
-        return np.array(self._ids(self._examples(step).tolist()), np.int64)
-
     def batch_ids(self, step: int) -> list[int]:
-        """The same of the batch of all processes together."""
+        """Epoch * n + row of all processes' examples, which no two examples of a run share."""
         first = step * self._batch_size
-        return self._ids(range(first, first + self._batch_size))
+        located = map(self._locate, range(first, first + self._batch_size))
+        return [epoch * len(self.source) + row for epoch, row in located]
 
     def close(self) -> None:
         """Ends the threads that read ahead."""
@@ -80,10 +77,6 @@ class Loader:
 
     def _examples(self, step: int) -> np.ndarray:
         return step * self._batch_size + np.arange(self._slice.start, self._slice.stop)
-
-    def _ids(self, examples: Iterable[int]) -> list[int]:
-        n = len(self.source)
-        return [epoch * n + row for epoch, row in map(self._locate, examples)]
 
     def _locate(self, example: int) -> tuple[int, int]:
         epoch, place = divmod(example, len(self.source))

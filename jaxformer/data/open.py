@@ -2,10 +2,12 @@
 
 import dataclasses
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
-from jaxformer.config import RunConfig
+from jaxformer.config import DataConfig, RunConfig
 from jaxformer.data.examples import open_examples
+from jaxformer.data.mixture import MixedRows
 from jaxformer.data.packing import RowSource
 from jaxformer.data.streams import RowStream, open_stream
 from jaxformer.data.tasks.agreement import Agreement, agreement_tokenizer
@@ -26,6 +28,24 @@ class Data:
     validation: RowSource
     task: Agreement | SampledTask | None = None
     classes: tuple[str, ...] = ()
+
+
+def source_fingerprints(rows: RowSource | RowStream) -> list[str]:
+    """Those of the sources of training rows one by one, as in data.paths."""
+    several = isinstance(rows, MixedRows | RowStream)
+    return [source.fingerprint for source in rows.sources] if several else [rows.fingerprint]
+
+
+def changed_sources(cfg: DataConfig, before: Sequence[str], now: Sequence[str]) -> str:
+    """Names the sources that are no longer what they were; all where that is not known.
+
+    Validation files of their own are part of every source, and named where all have changed.
+    """
+    known = len(before) == len(now) == len(cfg.paths)
+    changed = [p for n, p in enumerate(cfg.paths) if not known or before[n] != now[n]]
+    if cfg.validation_path and len(changed) == len(cfg.paths):
+        changed.append(cfg.validation_path)
+    return ", ".join(changed) or "data"
 
 
 def open_data(cfg: RunConfig, workdir: str | os.PathLike[str] | None) -> Data:

@@ -84,7 +84,7 @@ def _load_hub(cfg: DataConfig, *, streaming: bool) -> Any:
     except Exception as error:  # a dozen kinds: not found, gated, offline, no such subset or split
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UserError(
-            f"data.path = {cfg.path}",
+            f"{cfg.mixture.field} = {cfg.path}",
             f"cannot be had from the hub ({reason})",
             "check the name and the network, or give a local file",
         )

@@ -38,13 +38,17 @@ def texts_of(split: Any) -> Iterator[str]:
         yield from batch["text"]
 
 
-def find_files(cfg: DataConfig, workdir: str | Path | None = None) -> list[Path]:
-    """The files that `cfg` names, in a fixed order; none for a hub name. Raises UserError."""
+def find_files(cfg: DataConfig, workdir: str | Path | None = None, field: str = "") -> list[Path]:
+    """The files that `cfg.path` names, in a fixed order; none for a hub name.
+
+    Raises UserError; `field` is the one that is to be mended, by default that of training data.
+    """
     if cfg.source == "hub":
         return []
+    field = field or cfg.mixture.field
     path = Path(os.path.expanduser(cfg.path))
     if cfg.source == "folder":
-        return _folder_files(path, cfg.pattern or "*", workdir)
+        return _folder_files(path, cfg.pattern or "*", workdir, field)
     if path.is_dir():
         raise UserError(cfg.path, "is a folder", "name a file, or set data.source = folder")
     names = (
@@ -52,7 +56,7 @@ def find_files(cfg: DataConfig, workdir: str | Path | None = None) -> list[Path]
     )
     files = [p for p in names if p.is_file()]
     if not files:
-        raise UserError(cfg.path, "does not exist", "give data.path the name of a file")
+        raise UserError(cfg.path, "does not exist", f"give {field} the name of a file")
     for file in files:
         if file.stat().st_size == 0:
             raise UserError(str(file), "is empty", "give a file with text in it")
@@ -119,11 +123,11 @@ def _split(data: Any, fraction: float) -> Texts:
     return Texts(*(datasets.Dataset.from_dict(part, features=features()) for part in parts))
 
 
-def _folder_files(folder: Path, pattern: str, workdir: str | Path | None) -> list[Path]:
+def _folder_files(folder: Path, pattern: str, workdir: str | Path | None, field: str) -> list[Path]:
     """Files below `folder` whose name (or path, if the pattern has a slash) matches, sorted."""
     if not folder.is_dir():
         what = "is a file" if folder.exists() else "does not exist"
-        raise UserError(str(folder), what, "give data.path the name of a folder")
+        raise UserError(str(folder), what, f"give {field} the name of a folder")
     own = None if workdir is None else Path(workdir).resolve()
     found = []
     for root, folders, names in os.walk(folder):

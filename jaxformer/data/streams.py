@@ -191,7 +191,9 @@ def _validation(
         name = fingerprint("streamed validation", texts, *parts)
         docs = documents(tokenizer, texts, data.name, **special)
         return place.open(name, tokenizer.vocab_size, docs)
-    files = find_files(dataclasses.replace(data, path=data.validation_path), workdir)
+    files = find_files(
+        dataclasses.replace(data, path=data.validation_path), workdir, "data.validation_path"
+    )
     name = fingerprint("validation", files_fingerprint(files), *parts)
     if cache := place.read(name):
         return cache

@@ -85,7 +85,9 @@ def _tokenise(
     check_apart(files)
     held_out = []
     if data.validation_path:
-        held_out = find_files(dataclasses.replace(data, path=data.validation_path), workdir)
+        held_out = find_files(
+            dataclasses.replace(data, path=data.validation_path), workdir, "data.validation_path"
+        )
     content = [files_fingerprint(part) for part in (*files, held_out) if part]
     saved = saved_tokenizer(data, workdir)
     if saved and all(files):

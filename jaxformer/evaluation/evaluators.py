@@ -5,7 +5,6 @@ An evaluator is a frozen object whose `sums(model, batch)` runs inside one jitte
 a result does not depend on the batch size, and rows of weight 0 that fill a last batch add nothing.
 """
 
-import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Mapping
@@ -24,7 +23,7 @@ from jaxformer.data.packing import RowSource
 from jaxformer.evaluation.classification import COUNTS, Classification, macro_f1
 from jaxformer.evaluation.protocol import Protocol as TaskProtocol
 from jaxformer.evaluation.statistics import ratio
-from jaxformer.models import forward
+from jaxformer.models import forward, sums_over
 
 Batch = Mapping[str, np.ndarray]
 Sums = dict[str, tuple[jax.Array, jax.Array]]
@@ -57,12 +56,12 @@ class Perplexity:
     needs_task = False
 
     def sums(self, model: Any, batch: Mapping[str, jax.Array]) -> Sums:
-        logits = _logits(model, batch)
-        supervised = batch["targets"], batch["weights"]
-        return {
-            "loss": losses.cross_entropy(logits, *supervised),
-            "accuracy": losses.accuracy(logits, *supervised),
-        }
+        def score(*supervised: jax.Array) -> Sums:
+            loss, accuracy = losses.cross_entropy(*supervised), losses.accuracy(*supervised)
+            return {"loss": loss, "accuracy": accuracy}
+
+        out = forward(model, batch)
+        return sums_over(model, out, batch["targets"], batch["weights"], score)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,13 +119,13 @@ def evaluate_batches(
 ) -> dict[str, Total]:
     """Sums of all evaluators over all batches; compiles once for each shape of batch.
 
-    Counts of classes become macro F1, a sum over classes.
+    With `mesh` the batches are this process's rows, else all of them, to be spread over the mesh
+    that the parameters lie on. Counts of classes become macro F1, a sum over classes.
     """
-    with jax.set_mesh(mesh) if mesh is not None else contextlib.nullcontext():
-        parts = [
-            _sums(params, sharding.put_batch(mesh, dict(batch)), evaluators, graphdef)
-            for batch in batches
-        ]
+    put = sharding.put_whole if mesh is None else sharding.put_batch
+    mesh = sharding.mesh_of(params) if mesh is None else mesh
+    with sharding.using(mesh):
+        parts = [_sums(params, put(mesh, dict(batch)), evaluators, graphdef) for batch in batches]
     return total_sums(jax.device_get(parts))
 
 
@@ -161,11 +160,11 @@ def validation(
     """
     shards = sharding.num_shards(mesh)
     batch_size = -(-cfg.eval.batch_size // shards) * shards
-    processes = jax.process_index(), jax.process_count()
+    part = sharding.place(mesh)
     evaluator = validator(cfg)
 
     def evaluate(params: Any) -> dict[str, float]:
-        batches = evaluation_batches(source, batch_size, cfg.eval.max_rows, *processes)
+        batches = evaluation_batches(source, batch_size, cfg.eval.max_rows, *part)
         totals = evaluate_batches((evaluator,), graphdef, params, batches, mesh)
         means = {name: total.mean for name, total in totals.items()}
         return means | {"tokens": round(totals["loss"].weight)}

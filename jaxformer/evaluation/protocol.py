@@ -1,8 +1,9 @@
 """How a task is scored: exact match in three readings, token accuracy and loss, all by length.
 
 All are measured with the target given. That makes no difference to an exact match: an argmax of
-the model after the true prefix and after its own differ only where it has erred already. Token
-accuracy is another number when a model reads its own output, so it is called `token_accuracy_tf`.
+the model after the true prefix and after its own differ only where it has erred already (dynamic
+NTK apart, which sees how long the whole document is). Token accuracy is another number when a model
+reads its own output, so it is called `token_accuracy_tf`.
 """
 
 import dataclasses

@@ -165,7 +165,9 @@ def _show(
         most, field = document_limit(cfg.model)
         limits = [f"{field} = {most}"] * bool(most)
         bound = " or ".join(limits + ["the validation text"] * (not cfg.data.is_task))
-        note = f"\nLeft out, longer than {bound}: {left_out}\n"
+        reasons = [f"longer than {bound}"] * bool(bound)
+        reasons += ["without examples"] * (cfg.data.source == "task")
+        note = f"\nLeft out, {' or '.join(reasons)}: {left_out}\n"
     if shared := [n for n in first.by_length if describe_length(cfg, n).get("exhaustive")]:
         note += f"\nExhaustive, so that training had their prompts too: {shared}\n"
     if note and not first.by_length:

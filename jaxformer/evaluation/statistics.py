@@ -156,13 +156,16 @@ def mean_reciprocal_rank(scores: Sequence[Sequence[float]]) -> list[float]:
     """The mean of 1 / rank of each arm: a row a task (or a task and seed), a column an arm.
 
     Rank 1 has the highest score; arms that tie share the mean of the ranks they fill, so two that
-    lead together have 1 / 1.5 each.
+    lead together have 1 / 1.5 each. A score that is nan is the lowest.
     """
-    return (1 / np.stack([ranks([-score for score in row]) for row in scores])).mean(0).tolist()
+    worse = [[math.inf if math.isnan(score) else -score for score in row] for row in scores]
+    return (1 / np.stack([ranks(row) for row in worse])).mean(0).tolist()
 
 
 def rank_correlation(a: Sequence[float], b: Sequence[float]) -> float:
-    """Spearman's rho with ties averaged; nan where all values of one side are equal."""
+    """Spearman's rho, ties averaged; nan where all values of a side are equal, or one is nan."""
+    if any(math.isnan(value) for value in (*a, *b)):
+        return math.nan
     x, y = (ranks(values) - (len(values) + 1) / 2 for values in (a, b))
     scale = math.sqrt(float(x @ x) * float(y @ y))
     return float(x @ y) / scale if scale else math.nan

@@ -16,6 +16,7 @@ import jax
 from jaxformer.config import RunConfig
 from jaxformer.data import Data, open_data, resolve
 from jaxformer.data.cache import fingerprint
+from jaxformer.data.tasks import make_sampler
 from jaxformer.errors import UserError
 from jaxformer.evaluation.inputs import read_inputs
 from jaxformer.evaluation.lengths import parse_lengths, trained_up_to
@@ -117,6 +118,8 @@ def _resolve(values: Mapping[str, Any], opened: dict[Any, Data]) -> tuple[RunCon
     key = cfg.data, cfg.objective, cfg.model.position.source.kind  # tasks couple ids
     if key not in opened:
         opened[key] = open_data(dataclasses.replace(cfg, seed=0), None)
+    elif cfg.data.source == "task":
+        make_sampler(cfg)  # raises where the ids of this model are too few
     cfg = resolve(cfg, opened[key])
     train = cfg.train
     check_batch(make_mesh(cfg.mesh), "train.batch_size", train.batch_size, train.num_microbatches)

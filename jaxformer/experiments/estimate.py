@@ -45,6 +45,8 @@ def measure(group: Group) -> Measured:
 
 def describe(groups: Sequence[Group]) -> str:
     """One line: the time that these groups will take, if all are like the first."""
+    if groups[0].jobs[0].config.data.streaming:
+        return f"{len(groups)} runs, one after another; the steps of a stream are not timed"
     first, found = groups[0], measure(groups[0])
     share = found.step_seconds / len(first.jobs)  # of a seed
     work = sum(share * len(g.jobs) * g.jobs[0].config.train.num_steps for g in groups)

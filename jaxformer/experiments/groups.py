@@ -54,9 +54,8 @@ def check_seeds(jobs: Sequence[Job], seeds_per_program: int) -> None:
 
 def why_alone(cfg: RunConfig) -> str:
     """Why runs of a config have no program in common with other seeds; '' where they have."""
-    if cfg.mesh.fsdp != 1 or cfg.mesh.data > 1:
-        shape = f"mesh.data × fsdp = {cfg.mesh.data} × {cfg.mesh.fsdp}"
-        return f"{shape} spreads each run over devices"
+    if cfg.mesh.data > 1 or any(n != 1 for axis, n in cfg.mesh.to_dict().items() if axis != "data"):
+        return f"mesh.{cfg.mesh} spreads each run over devices"
     if cfg.data.streaming:
         return "data.streaming reads each run's documents while it trains"
     if cfg.train.init_from:

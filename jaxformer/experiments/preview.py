@@ -52,8 +52,13 @@ def _table(job: Job, data: Data) -> list[dict[str, str]]:
 
 
 def _text(batch: Mapping[str, Any], cfg: RunConfig, tokenizer: Tokenizer) -> str:
-    """The first row without padding: of a task every token, its last target too."""
+    """The first row without padding: of a task every token, its last target too.
+
+    'none' where it counts nothing: a task of files may have no example of a length.
+    """
     real = np.asarray(batch["weights"][0] > 0).reshape(-1)
+    if not real.any():
+        return "none"
     ids = np.asarray(batch["tokens"][0])[np.asarray(batch["segment_ids"][0]) != 0].tolist()
     if cfg.data.is_task:
         last = np.asarray(batch["targets"][0])[np.flatnonzero(real)[-1]]

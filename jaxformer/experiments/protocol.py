@@ -26,10 +26,12 @@ def describe(jobs: Sequence[Job], select: str) -> dict[str, str]:
     """What to know before comparing: one text a line; values that differ by arm are all named."""
     texts = {line: _values(jobs, of) for line, of in LINES.items()}
     seeds = sorted({job.cell.seed for job in jobs})
+    grids = {str((j.config.optimizer, j.config.schedule, j.config.train)) for j in jobs}
+    grid = "all arms share one grid of settings" if len(grids) == 1 else "arms train differently"
     given = {
         "seeds": ", ".join(map(str, seeds)),
         "checkpoint": SELECTED[select],
-        "budget": "fixed: no early stop; all arms share one grid of settings",
+        "budget": f"fixed: no early stop; {grid}",
     }
     return {line: text for line, text in (texts | given).items() if text}
 
@@ -59,6 +61,15 @@ def _optimizer(job: Job) -> str:
     )
 
 
+def _decoding(job: Job) -> str:
+    if not {"exact_match", "protocol"} & set(job.suite.evaluators):
+        return ""
+    model = job.config.model
+    if "rope" in model.position_kinds and model.position.rope.scaling.kind == "dynamic_ntk":
+        return "by one teacher-forced pass, in which dynamic NTK knows the length of the answer"
+    return "greedy, by one teacher-forced pass: the exact match of both is the same"
+
+
 LINES: dict[str, Callable[[Job], Any]] = {
     "data": lambda job: job.config.data.source,
     "length": lambda job: length_name(job.config),
@@ -76,14 +87,12 @@ LINES: dict[str, Callable[[Job], Any]] = {
     "precision": lambda job: job.config.compute_dtype,
     "model": lambda job: (
         f"{job.config.model.architecture}, {job.config.model.num_layers} layers, "
-        f"width {job.config.model.d_model}, {job.config.model.num_heads} heads"
+        f"width {job.config.model.d_model}"
+        + f", {job.config.model.num_heads} heads"
+        * (job.config.model.architecture != "lstm")
     ),
     "evaluation": lambda job: ", ".join(job.suite.evaluators),
-    "decoding": lambda job: (
-        "greedy, by one teacher-forced pass: the exact match of both is the same"
-        if {"exact_match", "protocol"} & set(job.suite.evaluators)
-        else ""
-    ),
+    "decoding": _decoding,
 }
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from jaxformer.evaluation import report
+from jaxformer.evaluation.lengths import parse_lengths
 from jaxformer.evaluation.statistics import interquartile_mean, mean_std
 from jaxformer.experiments import figure
 from jaxformer.experiments.formats import Table, title_of
@@ -40,7 +41,7 @@ def write_report(out: Path, plan: Plan, reference: Reference | None = None) -> R
     tasks = read_study(rows, plan.axes)
     problem = find_problem(reference, tasks) if reference is not None else None
     reference = None if problem is not None else reference
-    status = f"{finished} of {len(plan.cells)} cells are finished."
+    status = f"{finished} of {len(plan.cells)} cells are finished.{_untested(plan, tasks)}"
     stamp = STAMP if any(row["selected_by"] == "ood" for row in rows) else ""
     first = [_failed(failed)] if failed else []
     parts = {task.name: _tables(task, plan, reference) for task in tasks}
@@ -71,6 +72,17 @@ def write_report(out: Path, plan: Plan, reference: Reference | None = None) -> R
         raise problem
     main = {name: [table for table in tables if table.main] for name, tables in parts.items()}
     return Report(_markdown(status, stamp, first, main, across), paths)
+
+
+def _untested(plan: Plan, tasks: Sequence[Task]) -> str:
+    """Lengths that were asked for and that no arm was tested at."""
+    texts = plan.protocol.get("test lengths", "").split(" | ")
+    asked = {n for text in filter(None, texts) for n in parse_lengths(text)}
+    missing = sorted(asked.difference(*(task.lengths for task in tasks)))
+    if not missing or not tasks:
+        return ""
+    shown = ", ".join(map(str, missing))
+    return f" No tests at {shown}: no such inputs exist, or no arm has positions for them."
 
 
 def _tables(task: Task, plan: Plan, reference: Reference | None) -> list[Table]:

@@ -23,7 +23,7 @@ from jaxformer.errors import UserError
 from jaxformer.evaluation.statistics import rank_correlation
 from jaxformer.experiments.cells import Cell
 from jaxformer.experiments.formats import Line, Table, number, title_of
-from jaxformer.experiments.rows import ID
+from jaxformer.experiments.rows import OOD
 from jaxformer.experiments.study import IN_PERCENT, Arm, Task, mean, short
 
 FOLDER = Path(__file__).parents[2] / "configs" / "references"
@@ -130,7 +130,7 @@ def compare_tables(reference: Reference, task: Task) -> list[Table]:
         both = [
             n for n in task.lengths if (name, n) in published and arm.at(task.headline, n, arm.runs)
         ]
-        beyond = [n for n in both if task.buckets[n] != ID] or both
+        beyond = [n for n in both if task.buckets[n] == OOD] or both
         if not both:
             continue
         means = [mean([arm.at(task.headline, n, arm.runs)]) for n in beyond]

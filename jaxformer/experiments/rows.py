@@ -8,7 +8,8 @@ here, wide ones stay. The columns of results.csv, in this order:
     seed, data_seed      of parameters and dropout, and of the examples
     split, positions     what was evaluated, and the test-time scheme
     length, bucket       '' for a whole split; id up to the longest training length, then ood
-    n_examples, n_tokens, exhaustive     what a value is over; exhaustive: all examples that exist
+    n_examples, n_tokens     what a value is over
+    exhaustive           whether training had the prompts of this length too, as few exist
     one a metric         exact_match, exact_match_no_eos, …, token_accuracy_tf, nll or loss, …
     step, selected_by    whose parameters: last | id_validation | ood
     config_hash          the cell: cells/HASH has its checkpoints and config.json
@@ -18,10 +19,10 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from jaxformer.evaluation.tables import PER_EXAMPLE as SHARES
+
 Row = dict[str, Any]
 ID, OOD = "id", "ood"
-# Shares of independent examples: their sampling error is binomial.
-SHARES = ("exact_match", "exact_match_no_eos", "exact_match_oracle_length", "agreement")
 OF_TOKENS = ("loss", "nll")
 BEFORE = ("seed", "data_seed", "split", "positions", "length", "bucket")
 COUNTS = ("n_examples", "n_tokens", "exhaustive")

@@ -199,8 +199,7 @@ def _arm(
                 title = metric if row["split"] == "validation" else f"{metric}, {row['split']}"
                 overall.setdefault(title, {})[run] = row[metric]
                 continue
-            drawn = metric in SHARES and not row.get("exhaustive")
-            point = Point(row[metric], row.get("n_examples", 0) if drawn else 0)
+            point = Point(row[metric], row.get("n_examples", 0) if metric in SHARES else 0)
             by_length.setdefault(metric, {}).setdefault(run, {})[row["length"]] = point
         if row["bucket"] == ID and headline in SHARES and headline in row:
             of_id[run].append(row[headline])

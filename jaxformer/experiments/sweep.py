@@ -142,7 +142,8 @@ def _measure(
     if len(jobs) < 2:
         return {}
     folders = [folder_of(out, job.cell) for job in jobs]
-    data, known = open_data(jobs[0].config, folders[0]), {}
+    data = [open_data(job.config, folder) for job, folder in zip(jobs, folders, strict=True)]
+    known: dict[tuple[str, int], ByLength] = {}
     turns = zip(*(candidates(select, folder) for folder in folders), strict=False)
     for steps in turns:  # a checkpoint of each: some may have more, which are evaluated alone
         runs = [load(folder, step) for folder, step in zip(folders, steps, strict=True)]

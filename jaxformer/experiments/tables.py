@@ -127,18 +127,19 @@ def _remarks(task: Task) -> str:
     if inside := task.of(ID):
         of = f"{inside[0]} to {inside[-1]}" if len(inside) > 1 else str(min(inside))
         remarks.append(f"In distribution: {of}.")
+    elif task.is_share and task.lengths:
+        remarks.append("No length in distribution was tested: whether a run learned is not known.")
     if mixed := [n for n in task.lengths if not task.buckets[n]]:
         listed = ", ".join(map(str, mixed))
         remarks.append(f"In distribution for some arms or unknown, so in neither mean: {listed}.")
-    counted = {n: c for n, c in task.examples.items() if n not in task.exhaustive}
-    if task.is_share and counted:
-        least = min(counted.values())
+    if task.is_share and task.examples:
+        least = min(task.examples.values())
         few = f": fewer than {FEW:,}, so a single share is known to no better than"
         width = 98 / math.sqrt(least)
         more = f"{few} ± {width:.1f}" if least < FEW else ""
         remarks.append(f"At least {least:,} examples a length and seed{more}.")
     if task.exhaustive:
-        remarks.append("* every example that exists.")
+        remarks.append("* few prompts exist, or few are likely: training had them too.")
     if any(arm.failed for arm in task.arms):
         remarks.append(
             f"id_failed: below {100 * LEARNED:g} % in distribution; such a run says nothing of "

@@ -23,8 +23,9 @@ import numpy as np
 from flax import nnx
 
 from jaxformer.errors import UserError
-from jaxformer.generation.inputs import Inputs, bucket, decode, prefill, prepare
+from jaxformer.generation.inputs import Inputs, bucket, decode, prefill, prepare, spread
 from jaxformer.nn.cache import Cache
+from jaxformer.sharding import mesh_of, replicate, using
 
 # (carried, parents_BK, tokens_BK, real_B) -> (logits_BKV, carried): beam k continues what beam
 # parents[k] was by one token. Rows that are not real are done: whatever they give is ignored.
@@ -127,19 +128,20 @@ def beam_search(
     )
     graphdef, state = nnx.split(model)
     longest = int(inputs.limits_B.max())
-    new = bucket(longest)
-    found = _beam_search(
-        graphdef,
-        nnx.to_pure_dict(state),
-        inputs,
-        length_penalty.divisors(new),
-        np.int32(eos_id),
-        np.int32(pad_id),
-        beam_size=beam_size,
-        num_return=num_return,
-        prefix=prefix,
-    )
-    tokens_BNT, *others = map(np.asarray, found)
+    new, mesh = bucket(longest), mesh_of(state)
+    with using(mesh):
+        found = _beam_search(
+            graphdef,
+            nnx.to_pure_dict(state),
+            spread(mesh, inputs),
+            length_penalty.divisors(new),
+            np.int32(eos_id),
+            np.int32(pad_id),
+            beam_size=beam_size,
+            num_return=num_return,
+            prefix=prefix,
+        )
+    tokens_BNT, *others = (np.asarray(x)[: len(inputs.limits_B)] for x in found)
     return Beams(tokens_BNT[..., :longest], *others)
 
 
@@ -170,7 +172,7 @@ def _beam_search(
 
     logits_BV, cache = prefill(model, inputs, len(divisors) - 1, prefix=prefix)
     cache = cache.take_rows(jnp.repeat(jnp.arange(batch_size), beam_size))
-    return search(
+    found = search(
         step_logits,
         logits_BV,
         cache,
@@ -181,6 +183,7 @@ def _beam_search(
         beam_size=beam_size,
         num_return=num_return,
     )
+    return jax.tree.map(replicate, found)  # every process reads them
 
 
 def search(

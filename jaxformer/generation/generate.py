@@ -15,9 +15,10 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from jaxformer.generation.inputs import Inputs, bucket, decode, prefill, prepare
+from jaxformer.generation.inputs import Inputs, bucket, decode, prefill, prepare, spread
 from jaxformer.generation.sampling import Sampler
 from jaxformer.nn.cache import Cache
+from jaxformer.sharding import mesh_of, put_key, replicate, using
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,23 +82,21 @@ def generate(
         rows_B=rows_B,
     )
     graphdef, state = nnx.split(model)
-    longest = int(inputs.limits_B.max())
-    tokens_BT, lengths_B, logprobs_BT = _generate(
-        graphdef,
-        nnx.to_pure_dict(state),
-        inputs,
-        key,
-        np.int32(eos_id),
-        np.int32(pad_id),
-        sampler=sampler,
-        new=bucket(longest),
-        prefix=prefix,
-    )
-    return Generated(
-        tokens=np.asarray(tokens_BT)[:, :longest],
-        lengths=np.asarray(lengths_B),
-        logprobs=np.asarray(logprobs_BT)[:, :longest],
-    )
+    rows, longest, mesh = len(inputs.limits_B), int(inputs.limits_B.max()), mesh_of(state)
+    with using(mesh):
+        found = _generate(
+            graphdef,
+            nnx.to_pure_dict(state),
+            spread(mesh, inputs),
+            put_key(mesh, key),
+            np.int32(eos_id),
+            np.int32(pad_id),
+            sampler=sampler,
+            new=bucket(longest),
+            prefix=prefix,
+        )
+    tokens_BT, lengths_B, logprobs_BT = (np.asarray(x)[:rows] for x in found)
+    return Generated(tokens_BT[:, :longest], lengths_B, logprobs_BT[:, :longest])
 
 
 @functools.partial(jax.jit, static_argnames=("graphdef", "sampler", "new", "prefix"))
@@ -157,4 +156,5 @@ def _generate(
         cache=cache,
     )
     carry = jax.lax.while_loop(unfinished, step, record(carry, logits_BV))
-    return carry.tokens_BT, carry.lengths_B, carry.logprobs_BT
+    found = carry.tokens_BT, carry.lengths_B, carry.logprobs_BT
+    return replicate(found[0]), replicate(found[1]), replicate(found[2])  # every process reads them

@@ -10,11 +10,13 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 
 from jaxformer.errors import UserError
 from jaxformer.nn.cache import Cache, init_cache
 from jaxformer.nn.positions import encoding_class
 from jaxformer.nn.positions.sources import document_limit, evaluation_ids, make_source
+from jaxformer.sharding import put_whole
 
 
 class Inputs(NamedTuple):
@@ -85,6 +87,11 @@ def prepare(
     rows_B = np.arange(len(lengths_B)) if rows_B is None else np.asarray(rows_B)
     sizes = lengths_B.astype(np.int32), limits_B, rows_B.astype(np.int32)
     return Inputs(padded_BP, *sizes, source_BS, segments_BS)
+
+
+def spread(mesh: Mesh | None, inputs: Inputs) -> Inputs:
+    """The inputs on a mesh, with copies of the last row until they spread evenly."""
+    return inputs if mesh is None else put_whole(mesh, inputs, "edge")
 
 
 def prefill(

@@ -1,34 +1,41 @@
 """A folder of the Hugging Face library as a run, and as what another run starts from."""
 
 import fnmatch
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
+from jax.sharding import Mesh
 
 from jaxformer.config import ModelConfig, RunConfig
 from jaxformer.data.tokenizers import Tokenizer
 from jaxformer.errors import UserError
 from jaxformer.interop.read import open_folder, place, read_leaves, say
 from jaxformer.interop.settings import function_of, run_config
+from jaxformer.sharding import pad, placed, resized
 
 SHOWN = 4  # fields or parameters in a line
 
 
-def load_published(path: str) -> tuple[RunConfig, dict[str, Any], Tokenizer]:
+def load_published(
+    path: str, mesh_of: Callable[[RunConfig], Mesh | None]
+) -> tuple[RunConfig, dict[str, Any], Tokenizer]:
     """Config, parameters and tokenizer as of a run that was never trained.
 
+    Parameters lie on the mesh for the config, vocabularies padded to divide.
     Raises UserError as `from_huggingface` does, and where there is no tokenizer.
     """
     folder = open_folder(Path(path))
     if folder.words is None:
         raise UserError(path, "has no tokenizer.json", "copy it too")
     words, model = folder.words, folder.config
-    params = place(model, read_leaves(folder), None, "float32")
     cfg = run_config(model, add_bos=words.add_bos, add_eos=words.add_eos)
-    return cfg, params, words.tokenizer
+    mesh = mesh_of(cfg)
+    params = place(model, read_leaves(folder), mesh, "float32")
+    live = placed(mesh, jax.eval_shape(lambda tree: pad(mesh, tree), params))
+    return cfg, resized(params, live), words.tokenizer
 
 
 def read_matching(

@@ -17,7 +17,7 @@ from jaxformer.errors import UserError
 from jaxformer.models.decoder import Decoder
 from jaxformer.models.encoder import Encoder
 from jaxformer.models.encoder_decoder import EncoderDecoder
-from jaxformer.models.forward import forward
+from jaxformer.models.forward import forward, sums_over
 from jaxformer.models.lstm import Lstm
 from jaxformer.models.output import Output
 from jaxformer.nn import parameters
@@ -40,6 +40,7 @@ __all__ = [
     "build",
     "forward",
     "init",
+    "sums_over",
 ]
 
 

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxformer.config import ModelConfig
-from jaxformer.models.heads import HEADS
+from jaxformer.models.heads import HEADS, VocabularyHead
 from jaxformer.models.output import Output
 from jaxformer.models.trunk import Trunk
 from jaxformer.nn.dropout import RowKey
@@ -45,3 +45,9 @@ class Encoder(Trunk):
         )
         logits = self.head(hidden_BLD, self.embedding, segments_BL, key)
         return Output(logits, hidden_BLD, None, {}, captured)
+
+    def readout(self, hidden: jax.Array) -> jax.Array:
+        """Logits float32[..., V] of hidden states [..., D], of a head over the vocabulary."""
+        assert isinstance(self.head, VocabularyHead)
+        assert self.embedding is not None
+        return self.head(hidden, self.embedding)

@@ -1,8 +1,10 @@
 """A batch through whichever architecture it was made for."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from jaxformer.models.decoder import Decoder
 from jaxformer.models.encoder import Encoder
@@ -53,3 +55,41 @@ def forward(
         capture=capture,
         prefix=batch.get("prefix"),
     )
+
+
+def sums_over(
+    model: Decoder | Encoder | EncoderDecoder | Lstm,
+    out: Output,
+    targets_BL: jax.Array,
+    weights_BL: jax.Array,
+    sums: Callable[[jax.Array, jax.Array, jax.Array], Any],
+) -> Any:
+    """sums(logits, targets, weights), a tree of scalars that add up over positions.
+
+    With `model.logit_chunk` never more than that many positions of each row have logits at a time:
+    they are made from `out.hidden`, forgotten, and made again for gradients.
+    """
+    chunk = model.config.logit_chunk
+    if not chunk:
+        return sums(out.logits, targets_BL, weights_BL)
+    parts = -(-targets_BL.shape[1] // chunk)
+
+    def split(x: jax.Array) -> jax.Array:
+        """[parts, B, L / parts, …]: every part has positions from all over the row.
+
+        So each device that holds a stretch of the rows has its share of every part.
+        """
+        x = jnp.pad(x, ((0, 0), (0, -x.shape[1] % parts), *[(0, 0)] * (x.ndim - 2)))
+        return jnp.moveaxis(x.reshape(len(x), -1, parts, *x.shape[2:]), 2, 0)
+
+    @jax.checkpoint
+    def part(hidden: jax.Array, targets: jax.Array, weights: jax.Array) -> Any:
+        return sums(model.readout(hidden), targets, weights)
+
+    xs = tuple(split(x) for x in (out.hidden, targets_BL, weights_BL))
+    shapes = jax.eval_shape(part, *(x[0] for x in xs))
+    zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+    total, _ = jax.lax.scan(
+        lambda carry, x: (jax.tree.map(jnp.add, carry, part(*x)), None), zeros, xs
+    )
+    return total

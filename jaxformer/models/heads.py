@@ -10,6 +10,7 @@ from jaxformer.nn.dropout import RowKey, dropout
 from jaxformer.nn.feedforward import ACTIVATIONS
 from jaxformer.nn.linear import Embedding, Linear, affine
 from jaxformer.nn.norm import NORMS
+from jaxformer.sharding import constrain
 
 
 class VocabularyHead(nnx.Module):
@@ -21,7 +22,7 @@ class VocabularyHead(nnx.Module):
 
     def __init__(self, cfg: ModelConfig, dtype: jnp.dtype):
         init = parameters.scheme(cfg)
-        self.dtype, self.softcap = dtype, cfg.logit_softcap
+        self.dtype, self.softcap, self.size = dtype, cfg.logit_softcap, cfg.vocab_size
         self.scale = cfg.d_model**-0.5 if cfg.scale_logits else 1.0
         self.activation = cfg.activation
         transform = cfg.head.transform
@@ -48,8 +49,11 @@ class VocabularyHead(nnx.Module):
         if self.transform is not None and self.norm is not None:
             x = self.norm(ACTIVATIONS[self.activation](self.transform(x)))
         kernel_DV = embedding.table[...].T if self.kernel is None else self.kernel[...]
-        bias_V = None if self.bias is None else self.bias[...]
-        logits = affine(x * self.scale, kernel_DV, bias_V, self.dtype)
+        logits = affine(x * self.scale, kernel_DV, None, self.dtype)
+        logits = constrain(logits, *("batch", "length")[: x.ndim - 1], "vocab")
+        logits = logits[..., : self.size]  # a mesh may have columns behind the vocabulary
+        if self.bias is not None:
+            logits = logits + jnp.expand_dims(self.bias[...], range(x.ndim - 1))
         return self.softcap * jnp.tanh(logits / self.softcap) if self.softcap else logits
 
 

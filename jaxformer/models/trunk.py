@@ -61,6 +61,7 @@ class Trunk(nnx.Module):
         if positions_BL is None and not SOURCES[kind].is_default:
             raise ValueError(f"{kind} ids are not 0, 1, 2, …: give positions, by evaluation_ids")
         segments_BL = jnp.ones_like(tokens_BL) if segment_ids_BL is None else segment_ids_BL
+        segments_BL = constrain(segments_BL, "batch", None)
         order_BL = masks.order(segments_BL)
         slots_BL, k_prefix = None, prefix_BL
         if cache is None:
@@ -78,7 +79,14 @@ class Trunk(nnx.Module):
             k_prefix = None if prefix_BL is None else cache.scatter(slots_BL, prefix_BL)
             extents_BL = jnp.broadcast_to(cache.extent_B[:, None], positions_BL.shape)
         view = masks.Visibility(
-            order_BL, k_order, segments_BL, k_segments, self.causal, k_prefix, window=0
+            order_BL,
+            k_order,
+            segments_BL,
+            k_segments,
+            self.causal,
+            k_prefix,
+            window=0,
+            aligned=cache is None,
         )
         context = Context(
             self.position,

@@ -7,14 +7,14 @@ import jax.numpy as jnp
 from flax import nnx
 
 from jaxformer.config import LayerSpec, ModelConfig
-from jaxformer.nn import parameters
+from jaxformer.nn import kernels, parameters
 from jaxformer.nn.cache import LayerCache
 from jaxformer.nn.context import Context
-from jaxformer.nn.kernels import reference
 from jaxformer.nn.kernels.rule import Rule
 from jaxformer.nn.linear import Linear
 from jaxformer.nn.norm import RMSNorm
 from jaxformer.nn.positions.logn import scale_queries
+from jaxformer.sharding import constrain
 
 
 class Attention(nnx.Module):
@@ -24,7 +24,7 @@ class Attention(nnx.Module):
         self.num_heads, self.kv_heads = cfg.num_heads, cfg.kv_heads
         self.head_width, self.dropout_rate = cfg.head_width, cfg.dropout.attention
         self.scale = cfg.head_width**-0.5 if cfg.scale_attention else 1.0
-        self.softcap = cfg.attention_softcap
+        self.softcap, self.kernel = cfg.attention_softcap, cfg.attention_kernel
         inner, inner_kv = cfg.num_heads * cfg.head_width, cfg.kv_heads * cfg.head_width
         init = parameters.scheme(cfg)
 
@@ -51,25 +51,32 @@ class Attention(nnx.Module):
     def queries(self, x_BLD: jax.Array) -> jax.Array:
         """[B, L, H, K], normed where the config asks for it (Henry et al. 2020, per head)."""
         q_BLHK = self.query(x_BLD).reshape(*x_BLD.shape[:2], self.num_heads, self.head_width)
+        q_BLHK = constrain(q_BLHK, "batch", "length", "heads", None)
         return q_BLHK if self.query_norm is None else self.query_norm(q_BLHK)
 
     def keys_values(self, x_BSD: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Keys and values [B, S, G, K]."""
+        """Keys and values [B, S, G, K].
+
+        On a mesh they are gathered along S, so that each device has all keys for its queries, and
+        are whole where the heads G are too few to be shared out.
+        """
         shape = (*x_BSD.shape[:2], self.kv_heads, self.head_width)
-        k_BSGK = self.key(x_BSD).reshape(shape)
-        k_BSGK = k_BSGK if self.key_norm is None else self.key_norm(k_BSGK)
-        return k_BSGK, self.value(x_BSD).reshape(shape)
+        k_BSGK, v_BSGK = (
+            constrain(linear(x_BSD).reshape(shape), "batch", None, "kv_heads", None)
+            for linear in (self.key, self.value)
+        )
+        return k_BSGK if self.key_norm is None else self.key_norm(k_BSGK), v_BSGK
 
     def attend(
         self, q_BLHK: jax.Array, k_BSGK: jax.Array, v_BSGK: jax.Array, rule: Rule
-    ) -> tuple[jax.Array, jax.Array]:
-        """Outputs [B, L, D] and weights [B, H, L, S]."""
+    ) -> tuple[jax.Array, jax.Array | None]:
+        """Outputs [B, L, D] and, by the reference kernel, weights [B, H, L, S]."""
         sink_H = None if self.sink is None else self.sink[...]
         rule = dataclasses.replace(
             rule, softcap=self.softcap, sink_H=sink_H, dropout_rate=self.dropout_rate
         )
         k_BSGK, v_BSGK = k_BSGK.astype(q_BLHK.dtype), v_BSGK.astype(q_BLHK.dtype)
-        out_BLHK, weights_BHLS = reference.attend(q_BLHK, k_BSGK, v_BSGK, rule)
+        out_BLHK, weights_BHLS = kernels.attend(self.kernel, q_BLHK, k_BSGK, v_BSGK, rule)
         return self.output(out_BLHK.reshape(*out_BLHK.shape[:2], -1)), weights_BHLS
 
 
@@ -87,7 +94,7 @@ class SelfAttention(Attention):
         layer: jax.Array | int,
         cache: LayerCache | None,
         cache_index: jax.Array | None = None,
-    ) -> tuple[jax.Array, LayerCache | None, jax.Array]:
+    ) -> tuple[jax.Array, LayerCache | None, jax.Array | None]:
         """Returns outputs [B, L, D], the cache with the new keys, and weights [B, H, L, S].
 
         `cache_index` selects the layer of a stacked cache.
@@ -109,6 +116,7 @@ class SelfAttention(Attention):
             k_positions_BS=context.k_positions_BS,
             key=context.key,
             layer=layer,
+            captures="attention_weights" in context.capture,
         )
         out_BLD, weights_BHLS = self.attend(q_BLHK, k_BSGK, v_BSGK, rule)
         return out_BLD, cache, weights_BHLS
@@ -124,7 +132,7 @@ class CrossAttention(Attention):
         layer: jax.Array | int,
         cache: LayerCache | None,
         cache_index: jax.Array | None = None,
-    ) -> tuple[jax.Array, jax.Array]:
+    ) -> tuple[jax.Array, jax.Array | None]:
         """Returns outputs [B, L, D] and weights [B, H, L, S]; `cache` holds source K and V."""
         source = context.source
         assert source is not None
@@ -139,5 +147,6 @@ class CrossAttention(Attention):
             key=context.key,
             site="cross_attention_weights",
             layer=layer,
+            captures="cross_attention_weights" in context.capture,
         )
         return self.attend(self.queries(x_BLD), k_BSGK, v_BSGK, rule)

@@ -50,7 +50,7 @@ class Block(nnx.Module):
         cache_index: jax.Array | None = None,
     ) -> tuple[jax.Array, LayerCache | None, dict[str, jax.Array]]:
         """Returns the new residual stream, the cache, and what is to be captured."""
-        seen: dict[str, jax.Array] = {}
+        seen: dict[str, Any] = {}
 
         def attend(x_BLD: jax.Array) -> jax.Array:
             nonlocal cache

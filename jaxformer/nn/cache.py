@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from jaxformer.config import ModelConfig
 from jaxformer.nn import masks
 from jaxformer.nn.recurrent import init_state
+from jaxformer.sharding import constrain
 
 BLOCK = 16  # slots that beams trade at a time
 
@@ -177,7 +178,9 @@ def init_cache(
     shape = (batch_size, capacity, cfg.kv_heads, cfg.head_width)
 
     def layer(*leading: int) -> LayerCache:
-        return LayerCache(*(jnp.zeros((*leading, *shape), dtype) for _ in range(2)))
+        axes = ("layers",) * len(leading) + ("batch", "length", "kv_heads", None)
+        empty = jnp.zeros((*leading, *shape), dtype)
+        return LayerCache(constrain(empty, *axes), constrain(empty, *axes))
 
     empty_BC = jnp.zeros((batch_size, capacity), jnp.int32)
     if cfg.scan_layers:

@@ -12,6 +12,7 @@ from jaxformer.nn import parameters
 from jaxformer.nn.context import Context
 from jaxformer.nn.dropout import dropout
 from jaxformer.nn.linear import Linear
+from jaxformer.sharding import constrain
 
 ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
     "relu": jax.nn.relu,
@@ -42,5 +43,6 @@ class FeedForward(nnx.Module):
         activate = ACTIVATIONS[self.activation]
         h_BLF = self.up(x_BLD)
         h_BLF = activate(h_BLF) if self.gate is None else activate(self.gate(x_BLD)) * h_BLF
+        h_BLF = constrain(h_BLF, "batch", "length", "ff")
         h_BLF = dropout(h_BLF, self.dropout_rate, context.key, "feed_forward", layer)
         return self.down(h_BLF)

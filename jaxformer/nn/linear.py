@@ -31,24 +31,30 @@ class Linear(nnx.Module):
 
 
 class Embedding(nnx.Module):
-    """A table [V, D], looked up by token id."""
+    """A table [V, D], looked up by token id. On a mesh it may have rows behind V: see sharding."""
 
     def __init__(self, size: int, width: int, initializer: parameters.Initializer):
+        self.size = size
         self.table = parameters.declare((size, width), initializer)
 
     def __call__(self, ids_BL: jax.Array) -> jax.Array:
-        """Rows float32[B, L, D]; an id outside the table gives NaN, never a clamped row."""
-        return lookup(self.table[...], ids_BL)
+        """Rows float32[B, L, D]; an id outside the vocabulary gives NaN, never a clamped row."""
+        table_VD = self.table[...]
+        if len(table_VD) > self.size:
+            ids_BL = jnp.where(ids_BL < self.size, ids_BL, len(table_VD))
+        return lookup(table_VD, ids_BL, "vocab")
 
 
-def lookup(table_VD: jax.Array, ids_BL: jax.Array) -> jax.Array:
-    """Rows [B, L, D] of a table; an id outside of it gives NaN, never a clamped row."""
-    # Looking up in a table sharded over D makes XLA rematerialise activations; gather it first.
-    return (
-        sharding.replicate(table_VD)
-        .at[ids_BL]
-        .get(mode="fill", fill_value=jnp.nan, wrap_negative_indices=False)
-    )
+def lookup(table_VD: jax.Array, ids_BL: jax.Array, rows: str | None = None) -> jax.Array:
+    """Rows [B, L, D] of a table; an id outside of it gives NaN, never a clamped row.
+
+    `rows` is the logical axis that they are cut along, if they are.
+    """
+    # Looking up in a table sharded over D makes XLA rematerialise activations: only the rows may
+    # be shared out, of which each device then has some.
+    table_VD = sharding.constrain(table_VD, rows, None)
+    x_BLD = table_VD.at[ids_BL].get(mode="fill", fill_value=jnp.nan, wrap_negative_indices=False)
+    return sharding.constrain(x_BLD, "batch", "length", None)
 
 
 def affine(
@@ -57,10 +63,11 @@ def affine(
     """x[..., I] W + b as float32[..., O]; the product takes `dtype` and accumulates in float32.
 
     Activations are flattened to two dimensions: with three, XLA on CPU transposes and recomputes
-    for the weight gradient.
+    for the weight gradient. Where their length is cut they are not: rows and tokens that are both
+    cut are no one dimension that is.
     """
-    x_2d = x.reshape(-1, x.shape[-1]).astype(dtype)
-    y = jnp.matmul(x_2d, kernel_IO.astype(dtype), preferred_element_type=jnp.float32)
+    flat = x if sharding.is_cut("length") else x.reshape(-1, x.shape[-1])
+    y = jnp.matmul(flat.astype(dtype), kernel_IO.astype(dtype), preferred_element_type=jnp.float32)
     if bias_O is not None:
-        y = y + bias_O[None]
+        y = y + jnp.expand_dims(bias_O, range(y.ndim - 1))
     return y.reshape(*x.shape[:-1], kernel_IO.shape[1])

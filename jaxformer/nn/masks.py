@@ -25,6 +25,7 @@ class Visibility:
         None  # bool: keys that are visible to earlier tokens too (prefix LM)
     )
     window: int = 0  # attend to keys fewer than this many tokens away, the query included; 0: all
+    aligned: bool = False  # queries and keys are the same tokens, each in the same place of a row
 
 
 def attention_mask(visibility: Visibility) -> jax.Array:
@@ -75,3 +76,28 @@ def contiguous_positions(segment_ids_BL: jax.Array) -> jax.Array:
     before_BL = jnp.pad(seen_BL[:, :-1], ((0, 0), (1, 0)))
     starts_BL = jnp.where(segment_ids_BL > before_BL, order_BL, 0)
     return jnp.where(segment_ids_BL != 0, order_BL - jax.lax.cummax(starts_BL, axis=1), 0)
+
+
+def is_plain(segment_ids_BL: jax.Array) -> jax.Array:
+    """bool[]: every row is one document, its padding, if any, on the right."""
+    single = (segment_ids_BL <= 1).all()
+    return single & (segment_ids_BL[:, :-1] >= segment_ids_BL[:, 1:]).all()
+
+
+def has_gaps(segment_ids_BL: jax.Array) -> jax.Array:
+    """bool[]: somewhere padding stands within a document, so that places are not distances."""
+    seen_BL = jax.lax.cummax(segment_ids_BL, axis=1)
+    before_BL = jnp.pad(seen_BL[:, :-1], ((0, 0), (1, 0)))
+    last_BL = jnp.pad(segment_ids_BL[:, :-1], ((0, 0), (1, 0)))
+    return ((segment_ids_BL != 0) & (last_BL == 0) & (before_BL == segment_ids_BL)).any()
+
+
+def sees_any(visibility: Visibility) -> jax.Array:
+    """bool[B, L]: whether a query may attend to some key at all.
+
+    A real token of a sequence that attends to itself always does.
+    """
+    v = visibility
+    if v.aligned:
+        return v.q_segment_ids_BL != 0
+    return attention_mask(visibility).any(-1)

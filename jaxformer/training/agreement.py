@@ -13,20 +13,27 @@ from typing import Any
 import jax
 import numpy as np
 from jax.experimental import multihost_utils
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxformer.config import RunConfig
-from jaxformer.data.loader import Batch, Loader
+from jaxformer.data.loader import Loader
 from jaxformer.data.stream_loader import StreamLoader
 from jaxformer.distributed import differences, gather, is_alone
 from jaxformer.errors import TrainingFailed, UserError
+from jaxformer.mesh import AXES
 
 
-def with_stop(batch: Batch, name: str) -> Batch:
-    """The batch with the number of the signal that this process was sent, where it is not alone."""
-    if is_alone():
+def with_stop(mesh: Mesh | None, batch: dict[str, jax.Array], name: str) -> dict[str, jax.Array]:
+    """The batch with the number of the signal that this process was sent, where it is not alone.
+
+    It is said by each device: processes may have rows in common.
+    """
+    if is_alone() or mesh is None:
         return batch
     number = signal.Signals[name].value if name else 0
-    return batch | {"stop": np.full_like(batch["rows"], number)}
+    told = np.full(len(jax.local_devices()), number, np.int32)
+    everyone = NamedSharding(mesh, PartitionSpec(AXES))
+    return batch | {"stop": jax.make_array_from_process_local_data(everyone, told)}
 
 
 def notice(step: int) -> str:
@@ -42,7 +49,7 @@ def notice(step: int) -> str:
 
 def check_same_start(step: int, meta: dict[str, Any]) -> None:
     """Raises UserError in all processes where one begins another run than process 0."""
-    values = {name: value for name, value in meta.items() if name != "config"}
+    values = {name: meta[name] for name in ("version", "tokenizer", "data")}
     values |= {"config": _hash(meta["config"]), "step": step}
     for process, name, its, first in differences(gather(values)):
         raise UserError(

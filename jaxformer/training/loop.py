@@ -13,7 +13,7 @@ from flax import nnx
 from jax.sharding import Mesh
 
 from jaxformer.checkpoint import Checkpoints
-from jaxformer.config import RunConfig
+from jaxformer.config import RunConfig, check_spread
 from jaxformer.data import Data
 from jaxformer.data.loader import Loader
 from jaxformer.data.stream_loader import StreamLoader
@@ -21,9 +21,11 @@ from jaxformer.data.streams import RowStream
 from jaxformer.distributed import is_alone, is_first, together
 from jaxformer.errors import Preempted
 from jaxformer.evaluation.evaluators import validation
+from jaxformer.mesh import make_mesh, place
 from jaxformer.models import build, init
+from jaxformer.nn.kernels import check_kernel
 from jaxformer.nn.positions import check_bounds
-from jaxformer.sharding import check_batch, make_mesh, put_batch, replicated
+from jaxformer.sharding import check_batch, fit, put_batch, replicated, resized, using
 from jaxformer.training.agreement import check_same_start, check_same_step, notice, with_stop
 from jaxformer.training.chain import Chain, as_hex, digest
 from jaxformer.training.clock import Clock
@@ -32,9 +34,9 @@ from jaxformer.training.log import Log, Progress
 from jaxformer.training.metrics import Meter, MetricsWriter, flops_per_position, peak_flops
 from jaxformer.training.optim import make_optimizer
 from jaxformer.training.signals import Stop, stop_on_signal
-from jaxformer.training.start import describe_run, find_start, make_state, say
-from jaxformer.training.state import TrainState, abstract_state, shardings_of
-from jaxformer.training.step import make_train_step
+from jaxformer.training.start import Places, describe_run, find_start, make_state, say
+from jaxformer.training.state import TrainState, abstract_state
+from jaxformer.training.step import jit_train_step
 from jaxformer.training.workdir import check_restart, disk_errors, locked, save_config
 
 
@@ -47,6 +49,7 @@ def train(
     TrainingFailed (too many updates in a row were not finite).
     """
     check_bounds(cfg)
+    check_kernel(cfg.model.attention_kernel)
     with contextlib.ExitStack() as held:
         with together():
             path = held.enter_context(locked(workdir))
@@ -54,9 +57,9 @@ def train(
             stop = held.enter_context(stop_on_signal())
             check_restart(path, cfg)
             mesh = make_mesh(cfg.mesh)
+            check_spread(cfg, cfg.mesh.filled(jax.device_count()))
             check_batch(mesh, "train.batch_size", cfg.train.batch_size, cfg.train.num_microbatches)
-        if mesh is not None:
-            held.enter_context(jax.set_mesh(mesh))
+        held.enter_context(using(mesh))
         return _train(cfg, data, path, mesh, stop, progress)
 
 
@@ -69,6 +72,7 @@ def _train(
     make_params = lambda: init(cfg.model, jax.random.key(cfg.seed))  # noqa: E731
     abstract = abstract_state(make_params, tx, mesh)
     check_frozen(abstract.params, cfg.train.freeze)
+    stored = abstract_state(make_params, tx, mesh, padded=False)
     with contextlib.ExitStack() as held:
         held.enter_context(clock.watching_compiler())
         saved = Checkpoints(workdir, every.keep_latest, every.keep_best)
@@ -79,16 +83,16 @@ def _train(
         start = loader["step"]
         check_same_start(start, meta)
         # What is refused before the config is there leaves the directory free for another.
-        state = make_state(cfg, before, saved, abstract, make_params, tx) if start < end else None
+        places = Places(abstract, stored)
+        state = make_state(cfg, before, saved, places, make_params, tx) if start < end else None
         with together():
             if is_first():
                 save_config(workdir, cfg)
         if state is None:
             say(f"{workdir} is finished: it has its {end} steps")
             return end
-        step = make_train_step(graphdef, tx, schedule, cfg)
-        placed, everywhere = shardings_of(abstract), replicated(mesh)
-        flops = flops_per_position(cfg, abstract.params)
+        everywhere = replicated(mesh)
+        flops = flops_per_position(cfg, stored.params)
         meter = Meter(flops, peak_flops(mesh.size if mesh else 1))
         writer = None
         with together():
@@ -96,11 +100,15 @@ def _train(
                 writer = held.enter_context(contextlib.closing(MetricsWriter(workdir, start)))
         clock.resume(before.get("seconds", {}), writer.dropped.get("seconds", {}) if writer else {})
         run = _Run(
-            step=jax.jit(step, donate_argnums=0, out_shardings=(placed, everywhere)),
-            digest=jax.jit(digest, out_shardings=everywhere),
+            step=jit_train_step(graphdef, tx, schedule, cfg, abstract, mesh),
+            digest=jax.jit(
+                lambda params: digest(jax.tree.map(_cut, params, stored.params)),
+                out_shardings=everywhere,
+            ),
             evaluate=validation(cfg, graphdef, data.validation, mesh),
-            batches=held.enter_context(contextlib.closing(_loader(cfg, data, loader))),
+            batches=held.enter_context(contextlib.closing(_loader(cfg, data, loader, mesh))),
             saved=saved,
+            stored=stored,
             meta=meta,
             log=Log(cfg, writer, meter, Chain(before.get("chain")), clock, progress),
             meter=meter,
@@ -124,6 +132,7 @@ class _Run:
     evaluate: Callable[[Any], dict[str, float]]
     batches: Loader | StreamLoader
     saved: Checkpoints
+    stored: TrainState
     meta: dict[str, Any]
     log: Log
     meter: Meter
@@ -138,10 +147,10 @@ def _steps(
     for step in range(start + 1, end + 1):
         clock.to("data_wait")
         asked = time.perf_counter()
-        batch = with_stop(next(run.batches), stop.name)
+        batch = next(run.batches)
         run.meter.waited(time.perf_counter() - asked)
         clock.to("step" if step > start + 1 else "compile")
-        state, metrics = run.step(state, put_batch(mesh, batch))
+        state, metrics = run.step(state, with_stop(mesh, put_batch(mesh, batch), stop.name))
         log.step(step, metrics)
         if step == start + 1:
             log.flush()  # the first step's time is the compiler's
@@ -165,19 +174,25 @@ def _steps(
             with clock.on("save"):
                 about = {"chain": log.chain.links, "seconds": clock.seconds()}
                 about |= {"parameters": as_hex(now), "loader": run.batches.state()}
-                run.saved.save(step, state, run.meta | about, loss)
+                run.saved.save(step, resized(state, run.stored), run.meta | about, loss)
         if stopping and step < end:
             run.saved.wait()
             raise Preempted(step, stopping)
         run.meter.reset()
 
 
-def _loader(cfg: RunConfig, data: Data, state: dict[str, Any]) -> Loader | StreamLoader:
+def _loader(
+    cfg: RunConfig, data: Data, state: dict[str, Any], mesh: Mesh | None
+) -> Loader | StreamLoader:
     """Batches from the state of an earlier loader on."""
-    place = jax.process_index(), jax.process_count()
+    size, part = cfg.train.batch_size, place(mesh)
     if isinstance(data.train, RowStream):
-        return StreamLoader(data.train, cfg.train.batch_size, state, *place)
-    return Loader(data.train, cfg.train.batch_size, cfg.data_seed, state["step"], *place)
+        return StreamLoader(data.train, size, state, *part)
+    return Loader(data.train, size, cfg.data_seed, state["step"], *part)
+
+
+def _cut(x: jax.Array, like: Any) -> jax.Array:
+    return fit(x, like.shape)
 
 
 def _due(step: int, every: int) -> bool:

@@ -9,18 +9,18 @@ import importlib.metadata
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import optax
 
 from jaxformer.checkpoint import Checkpoints
 from jaxformer.config import RunConfig
-from jaxformer.data import Data
+from jaxformer.data import Data, changed_sources, source_fingerprints
 from jaxformer.distributed import is_first, together
 from jaxformer.errors import UserError
 from jaxformer.interop import read_matching
-from jaxformer.sharding import path_of
+from jaxformer.sharding import path_of, resized
 from jaxformer.training.state import TrainState, initialise
 from jaxformer.training.workdir import check_config, check_fresh
 
@@ -35,6 +35,7 @@ def describe_run(cfg: RunConfig, data: Data) -> dict[str, Any]:
         "version": _version(),
         "tokenizer": data.tokenizer.fingerprint,
         "data": data.train.fingerprint,
+        "sources": source_fingerprints(data.train),
     }
 
 
@@ -58,9 +59,10 @@ def find_start(
         return {}
     before = saved.meta(step)
     check_config(workdir, RunConfig.from_config_dict(before["config"]), cfg)
+    changed = changed_sources(cfg.data, before.get("sources", ()), meta["sources"])
     for name, what in (
         ("tokenizer", "holds a run with another tokenizer"),
-        ("data", "holds a run on other data: what the data fields name has changed since"),
+        ("data", f"holds a run on other data: {changed} has changed since"),
     ):
         if before[name] != meta[name]:
             mend = "bring it back or use another --workdir"
@@ -70,34 +72,41 @@ def find_start(
     return before
 
 
+class Places(NamedTuple):
+    """Shapes and shardings of a state: in training, and in checkpoints (see abstract_state)."""
+
+    live: TrainState
+    stored: TrainState
+
+
 def make_state(
     cfg: RunConfig,
     before: dict[str, Any],
     saved: Checkpoints,
-    abstract: TrainState,
+    places: Places,
     make_params: Callable[[], Any],
     tx: optax.GradientTransformation,
 ) -> TrainState:
     """The state after the checkpoint that `before` is of, or the one before the first step."""
     if before:
-        state = saved.restore(before["step"], abstract)
+        state = resized(saved.restore(before["step"], places.stored), places.live)
         saved.set_aside()
         say(f"resuming from step {before['step']}")
         return state
-    state = initialise(make_params, tx, abstract)
+    state = initialise(make_params, tx, places.live)
     if not cfg.train.init_from:
         return state
-    return dataclasses.replace(state, params=_mixed(cfg, state.params, abstract.params))
+    return dataclasses.replace(state, params=_mixed(cfg, state.params, places))
 
 
-def _mixed(cfg: RunConfig, params: Any, abstract_params: Any) -> Any:
+def _mixed(cfg: RunConfig, params: Any, places: Places) -> Any:
     """The parameters with those of train.init_paths from another run's newest checkpoint.
 
     hf:PATH takes them from a folder of the Hugging Face library.
     """
     other, where = cfg.train.init_from, cfg.train.init_from
     if other.startswith(PUBLISHED):
-        wanted = jax.tree_util.tree_leaves_with_path(abstract_params)
+        wanted = jax.tree_util.tree_leaves_with_path(places.stored.params)
         like = {path_of(keys): leaf for keys, leaf in wanted}
         folder = other.removeprefix(PUBLISHED)
         found = read_matching(folder, cfg.model, like, cfg.train.init_paths)
@@ -107,12 +116,13 @@ def _mixed(cfg: RunConfig, params: Any, abstract_params: Any) -> Any:
         if step is None:
             mend = f"give the --workdir of a train.py run, or {PUBLISHED}PATH"
             raise UserError("train.init_from", f"{other} has no checkpoint", mend)
-        found = run.restore_matching(step, abstract_params, cfg.train.init_paths)
+        found = run.restore_matching(step, places.stored.params, cfg.train.init_paths)
         where = f"{other} at step {step}"
     leaves, structure = jax.tree_util.tree_flatten_with_path(params)
     names = ", ".join([*list(found)[:SHOWN], *["…"][: len(found) > SHOWN]])
     say(f"{len(found)} of {len(leaves)} parameters are those of {where}: {names}")
-    return jax.tree.unflatten(structure, [found.get(path_of(keys), leaf) for keys, leaf in leaves])
+    mixed = [found.get(path_of(keys), leaf) for keys, leaf in leaves]
+    return resized(jax.tree.unflatten(structure, mixed), places.live.params)
 
 
 def say(line: str) -> None:

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import optax
 from jax.sharding import Mesh
 
-from jaxformer.sharding import params_shardings, replicated
+from jaxformer.sharding import fit, pad, params_shardings, replicated
 
 
 @functools.partial(
@@ -36,10 +36,19 @@ def new_state(params: Any, tx: optax.GradientTransformation) -> TrainState:
 
 
 def abstract_state(
-    make_params: Callable[[], Any], tx: optax.GradientTransformation, mesh: Mesh | None
+    make_params: Callable[[], Any],
+    tx: optax.GradientTransformation,
+    mesh: Mesh | None,
+    *,
+    padded: bool = True,
 ) -> TrainState:
-    """Shapes, dtypes and shardings of a state, at no cost; moments live where parameters do."""
-    abstract = jax.eval_shape(lambda: new_state(make_params(), tx))
+    """Shapes, dtypes and shardings of a state, at no cost; moments live where parameters do.
+
+    `padded`: with rows behind a vocabulary that the mesh does not divide, as in training; without
+    them it is what checkpoints hold.
+    """
+    make = (lambda: pad(mesh, make_params())) if padded else make_params
+    abstract = jax.eval_shape(lambda: new_state(make(), tx))
     everywhere = replicated(mesh)
     of_params = params_shardings(mesh, abstract.params)
     of_moments = optax.tree.map_params(
@@ -68,5 +77,9 @@ def initialise(
     make_params: Callable[[], Any], tx: optax.GradientTransformation, abstract: TrainState
 ) -> TrainState:
     """Makes the state in place: each device computes its own shards and never holds the whole."""
-    make = jax.jit(lambda: new_state(make_params(), tx), out_shardings=shardings_of(abstract))
-    return make()
+
+    def make() -> TrainState:
+        params = jax.tree.map(lambda x, like: fit(x, like.shape), make_params(), abstract.params)
+        return new_state(params, tx)
+
+    return jax.jit(make, out_shardings=shardings_of(abstract))()

@@ -12,16 +12,17 @@ import jax
 import jax.numpy as jnp
 import optax
 from flax import nnx
+from jax.sharding import Mesh
 
 from jaxformer.config import ObjectiveConfig, RunConfig
 from jaxformer.losses import accuracy, cross_entropy
-from jaxformer.models import forward
+from jaxformer.models import forward, sums_over
 from jaxformer.nn.dropout import RowKey
-from jaxformer.sharding import constrain
+from jaxformer.sharding import constrain, replicated
 from jaxformer.training.chain import digest
 from jaxformer.training.freeze import hold
 from jaxformer.training.guard import spikes
-from jaxformer.training.state import TrainState
+from jaxformer.training.state import TrainState, shardings_of
 
 Batch = dict[str, jax.Array]
 Sums = dict[str, tuple[jax.Array, jax.Array]]  # name -> (sum, weight)
@@ -38,8 +39,8 @@ def make_train_step(
     or other terms, summed over what is supervised), `weight`, `correct`, `total` (the value that
     was minimised), `grad_norm` before clipping, `learning_rate`, `skipped` in a row and
     `skipped_total`, `spikes` where a guard counts them. `data`, uint32[2], is the batch's digest.
-    Where several processes run, each puts the signal that it was sent into its rows of
-    batch['stop'], int32[B]: `stop` is the greatest.
+    Where several processes run, each puts the signal that it was sent into its devices' part of
+    batch['stop']: `stop` is the greatest.
     """
 
     def step(state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, jax.Array]]:
@@ -84,6 +85,20 @@ def make_train_step(
     return step
 
 
+def jit_train_step(
+    graphdef: Any,
+    tx: optax.GradientTransformation,
+    schedule: optax.Schedule,
+    cfg: RunConfig,
+    abstract: TrainState,
+    mesh: Mesh | None,
+) -> Any:
+    """The step jitted as training runs it: the state stays where `abstract` says, in place."""
+    outputs = shardings_of(abstract), replicated(mesh)
+    step = make_train_step(graphdef, tx, schedule, cfg)
+    return jax.jit(step, donate_argnums=0, out_shardings=outputs)
+
+
 def _accumulate(
     graphdef: Any, params: Any, batch: Batch, key: jax.Array, cfg: RunConfig
 ) -> tuple[Sums, Seen, dict[str, Any]]:
@@ -118,15 +133,19 @@ def _gradients(
     def run(params: Any) -> tuple[dict[str, jax.Array], Any]:
         model = nnx.merge(graphdef, params)
         out = forward(model, batch, key=RowKey(key, batch["row"]))
-        supervised = out.logits, batch["targets"], batch["weights"]
-        minimised = cross_entropy(
-            *supervised,
-            label_smoothing=objective.label_smoothing,
-            smoothing=objective.smoothing,
-            z_loss=objective.z_loss,
-        )
+
+        def score(*supervised: jax.Array) -> tuple[tuple[jax.Array, jax.Array], Seen]:
+            minimised = cross_entropy(
+                *supervised,
+                label_smoothing=objective.label_smoothing,
+                smoothing=objective.smoothing,
+                z_loss=objective.z_loss,
+            )
+            loss, correct = cross_entropy(*supervised)[0], accuracy(*supervised)[0]
+            return minimised, {"loss": loss, "correct": correct}
+
+        minimised, seen = sums_over(model, out, batch["targets"], batch["weights"], score)
         losses = {"objective": minimised, **out.losses}
-        seen = {"loss": cross_entropy(*supervised)[0], "correct": accuracy(*supervised)[0]}
         sums = {name: loss[0] for name, loss in losses.items()}
         return sums, ({name: loss[1] for name, loss in losses.items()}, seen)
 

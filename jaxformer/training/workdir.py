@@ -4,16 +4,18 @@ import contextlib
 import fcntl
 import os
 import re
+import secrets
 import socket
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
 from jaxformer.config import RunConfig
 from jaxformer.config.changes import config_differences
-from jaxformer.distributed import is_first
-from jaxformer.errors import UserError
+from jaxformer.distributed import gather, is_alone, is_first, together
+from jaxformer.errors import UserError, check_folder
 from jaxformer.training.history import last_step
 
 _held: set[Path] = set()
@@ -24,6 +26,7 @@ def writable(workdir: str | os.PathLike[str], flag: str = "workdir") -> Path:
 
     `flag` is the one that named it.
     """
+    check_folder(f"--{flag}", workdir)
     path = Path(workdir).absolute()
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -55,6 +58,39 @@ def locked(workdir: str | os.PathLike[str], flag: str = "workdir") -> Iterator[P
             with contextlib.suppress(OSError):  # the disk may be full or gone
                 file.seek(0)
                 file.truncate()
+
+
+def check_shared(path: Path, flag: str = "workdir") -> None:
+    """Raises UserError in all processes unless they have the same folder there. All must call it.
+
+    On disks of their own, each would wait for files that only another can see.
+    """
+    if is_alone():
+        return
+    note, mine = path / ".shared", secrets.token_hex(8)
+    with together():
+        if is_first():
+            note.write_text(mine, encoding="utf-8")
+    word = gather(mine)[0]
+    seen = gather(_appears(note, word))
+    if is_first():
+        note.unlink(missing_ok=True)
+    if not all(seen):
+        process = seen.index(False)
+        what = f"is not the same folder in process {process} as in process 0"
+        raise UserError(f"{flag} {path}", what, "give one on a file system that all hosts share")
+
+
+def _appears(note: Path, word: str, seconds: float = 10.0) -> bool:
+    """Whether the file says that, or does so soon: network file systems take their time."""
+    end = time.monotonic() + seconds
+    while True:
+        with contextlib.suppress(OSError):
+            if note.read_text(encoding="utf-8") == word:
+                return True
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.1)
 
 
 def _take(file: IO[str], path: Path, flag: str) -> None:

@@ -61,6 +61,30 @@ def test_the_weight_on_subject_and_distractors(tmp_path):
         np.testing.assert_allclose(found["even", *at], np.mean(even), rtol=1e-6)
 
 
+def test_only_examples_that_count_are_looked_at():
+    """So many as asked for; a task of files fills up its batches with rows of weight 0."""
+    run, data = make_run()
+    assert isinstance(data.task, Agreement)
+    twelve, five = (LengthExamples(data.task, 2, n, seed=0) for n in (12, 5))
+
+    class First:
+        length = 2
+
+        def __init__(self, count):
+            self.count = count
+
+        def batches(self, batch_size, bound):
+            for batch in twelve.batches(batch_size, bound):
+                counted_B1 = (batch["rows"] < self.count)[:, None]
+                yield {**batch, "weights": batch["weights"] * counted_B1}
+
+    expected, _ = examine(run, five, 5)
+    for found, _ in (examine(run, twelve, 5), examine(run, First(5), 12)):
+        for one, other in zip(found, expected, strict=True):
+            assert one == other | {"value": pytest.approx(other["value"], rel=1e-4)}
+    assert examine(run, First(0), 12) == ([], {})
+
+
 @pytest.mark.parametrize("scan_layers", [False, True])
 def test_the_report(tmp_path, scan_layers):
     run, data = make_run(scan_layers=scan_layers)

@@ -179,6 +179,10 @@ def test_a_target_file_that_is_missing(texts, tmp_path):
     absent = texts | {"data.target_path": str(tmp_path / "absent.de")}
     with pytest.raises(UserError, match=r"absent\.de: does not exist, give data\.target_path"):
         open_data(run_config(multi30k.get_config(), **absent), None)
+    held_out = {"data.validation_path": texts["data.path"]}
+    held_out["data.validation_target_path"] = absent["data.target_path"]
+    with pytest.raises(UserError, match=r"does not exist, give data\.validation_target_path"):
+        open_data(run_config(multi30k.get_config(), **texts, **held_out), None)
 
 
 def test_a_damaged_gzip_file(texts, tmp_path):

@@ -85,15 +85,14 @@ def test_processes_share_the_same_global_batch(processes):
         batches = [part.batch(step) for part in parts]
         joined = {n: np.concatenate([b[n] for b in batches]) for n in batches[0]}
         assert_equal(joined, whole.batch(step))
-        ids = np.concatenate([part.example_ids(step) for part in parts])
-        np.testing.assert_array_equal(ids, whole.example_ids(step))
+        assert [part.batch_ids(step) for part in parts] == [whole.batch_ids(step)] * processes
     for part in parts:
         part.close()
 
 
-def test_example_ids_name_epoch_and_row():
+def test_batch_ids_name_epoch_and_row():
     loader = Loader(Counting(5), 4, seed=0)
-    ids = [i for step in range(10) for i in loader.example_ids(step).tolist()]
+    ids = [i for step in range(10) for i in loader.batch_ids(step)]
     assert len(set(ids)) == len(ids) == 40
     read = rows_of([loader.batch(step) for step in range(10)])
     assert [divmod(i, 5) for i in ids] == read

@@ -162,7 +162,7 @@ def test_any_start_and_any_number_of_processes():
             joined = np.concatenate([part.batch(step)["tokens"] for part in parts])
             np.testing.assert_array_equal(joined, batch["tokens"])
             assert {tuple(part.batch_ids(step)) for part in parts} == {tuple(whole.batch_ids(step))}
-    ids = [i for step in range(12) for i in whole.example_ids(step).tolist()]
+    ids = [i for step in range(12) for i in whole.batch_ids(step)]
     assert len(set(ids)) == len(ids)
 
 
@@ -295,8 +295,20 @@ def test_pairs_and_labelled_texts_are_mixed(tmp_path):
 
 
 def test_a_missing_source_is_named(texts, tmp_path):
-    with pytest.raises(UserError, match=r"none\.txt: does not exist"):
+    with pytest.raises(
+        UserError, match=r"none\.txt: does not exist, give data\.mixture\.paths the"
+    ):
         open_data(config(texts[0], tmp_path / "none.txt"), None)
+    with pytest.raises(
+        UserError, match=r"a\.txt: is a file, give data\.mixture\.paths the name of"
+    ):
+        open_data(config(texts[0], tmp_path, **{"data.source": "folder"}), None)
+    held_out = {"data.validation_path": str(tmp_path / "none.txt")}
+    with pytest.raises(UserError, match=r"does not exist, give data\.validation_path the name"):
+        open_data(config(*texts, **held_out), None)
+    stream = {"data.streaming": True, "data.mixture.weights": (1.0, 1.0)}
+    with pytest.raises(UserError, match=r"does not exist, give data\.validation_path the name"):
+        open_data(config(*texts[:2], **held_out, **stream), None)
 
 
 def test_a_file_in_two_sources_is_refused(tmp_path):

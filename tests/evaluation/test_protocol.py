@@ -226,7 +226,7 @@ def test_an_evaluation_of_a_task(tmp_path):
     cfg = resolve(cfg, data)
     suite = load_suite("", cfg.data)
     assert suite.num_examples == 1000
-    suite = dataclasses.replace(suite, num_examples=10, lengths="12,14,20")
+    suite = dataclasses.replace(suite, num_examples=10, lengths="0,12,14,20")
     run = Run(model_of(cfg), data.tokenizer, cfg, 0, "")
     found = evaluate(run, data, suite, tmp_path)
     rows = [row for row in found.results if row["metric"] == "exact_match"]
@@ -235,5 +235,6 @@ def test_an_evaluation_of_a_task(tmp_path):
     assert [row["weight"] for row in rows] == [1000, 10, 10, 10]
     table = found.tables["By number of bits"]
     assert "Exhaustive, so that training had their prompts too: [12]" in table
+    assert "Left out, without examples: [0]" in table  # alibi has no end
     assert "token accuracy (teacher-forced) %" in table
     assert (tmp_path / "exact_match_by_length.png").exists()

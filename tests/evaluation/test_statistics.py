@@ -145,6 +145,7 @@ def test_paired_comparison():
 def test_reciprocal_ranks_with_ties_averaged():
     found = mean_reciprocal_rank([[0.9, 0.5, 0.1], [0.2, 0.2, 0.0], [0, 0, 0]])
     assert found == pytest.approx([(1 + 2 / 3 + 0.5) / 3, (0.5 + 2 / 3 + 0.5) / 3, 3.5 / 9])
+    assert mean_reciprocal_rank([[math.nan, -2.0, -3.0]]) == pytest.approx([1 / 3, 1, 1 / 2])
     values = [3.0, 1.0, 3.0, 2.0, 3.0, 1.0]
     assert ranks(values) == pytest.approx(scipy.stats.rankdata(values))
 
@@ -154,6 +155,7 @@ def test_rank_correlation():
     assert rank_correlation(a, b) == pytest.approx(scipy.stats.spearmanr(a, b).statistic)
     assert rank_correlation([1, 2, 3], [9, 5, 1]) == pytest.approx(-1)
     assert math.isnan(rank_correlation([1, 1, 1], [1, 2, 3]))
+    assert math.isnan(rank_correlation([1, math.nan, 3], [1, 2, 3]))
 
 
 def test_the_longest_length_stops_at_the_first_that_fails():

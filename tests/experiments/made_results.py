@@ -19,9 +19,9 @@ PROTOCOL = {"length": "symbols", "seeds": "0, 1", "begin token": "yes"}
 
 
 def made_plan(
-    out: Path, *, exhaustive: bool = True, task: str = "copy", selected_by: str = "last"
+    out: Path, *, num_examples: int = 0, task: str = "copy", selected_by: str = "last"
 ) -> Plan:
-    """Writes the records. Where `exhaustive`, intervals are of seeds alone: two give both ends."""
+    """Writes the records. Of 0 examples, intervals are of seeds alone: two give both ends."""
     cells = []
     for arm, of_seeds in MATCHES.items():
         for seed, values in enumerate(of_seeds):
@@ -29,13 +29,13 @@ def made_plan(
             results = [
                 {
                     "length": length,
-                    "n_examples": 1000,
+                    "n_examples": num_examples,
                     "exact_match": value,
                     "exact_match_no_eos": value,
                     "nll": 1 - value,
                     "untrained_ids": 0.5 if arm == "none" and length == 8 else 0.0,
                     "untrained_distances": 0.0,
-                    "exhaustive": exhaustive,
+                    "exhaustive": True,
                 }
                 for length, value in zip(LENGTHS, values, strict=False)
             ]
@@ -47,7 +47,7 @@ def made_plan(
     return plan
 
 
-def made_task(out: Path, *, exhaustive: bool = True) -> Task:
-    plan = made_plan(out, exhaustive=exhaustive)
+def made_task(out: Path, *, num_examples: int = 0) -> Task:
+    plan = made_plan(out, num_examples=num_examples)
     [task] = read_study(read_rows(out, plan.cells).rows, plan.axes)
     return task

@@ -6,10 +6,12 @@ import json
 
 import pytest
 
+from configs.lengths import addition, copy
 from jaxformer.data import open_data
 from jaxformer.errors import UserError
 from jaxformer.experiments.axes import field_type, parse_axis
 from jaxformer.experiments.cells import plan
+from jaxformer.experiments.protocol import describe
 from tests.experiments import tiny_sweep
 
 
@@ -176,3 +178,20 @@ def test_bad_lengths_and_suites_are_refused(folder):
         tiny_sweep.jobs(folder, lengths="8:4")
     with pytest.raises(UserError, match="suite"):
         plan(tiny_sweep.values(folder), [], 1, suite="none")
+
+
+def test_every_arm_has_ids_enough_for_its_task():
+    axis = parse_axis("model.position.source.range=13,7")
+    with pytest.raises(UserError, match=r"range: is 7, .* \(in the cell .*range=7\)"):
+        plan(addition.get_config().to_dict(), [axis], 1)
+
+
+def test_the_protocol_says_whether_arms_train_alike():
+    base = copy.get_config().to_dict()
+    for axis, words in (
+        ("model.position.kind=none,rope", "share"),
+        ("model.num_layers=1,2", "share"),
+    ):
+        assert words in describe(plan(base, [parse_axis(axis)], 1, lengths="4"), "last")["budget"]
+    jobs = plan(base, [parse_axis("schedule.peak_value=1e-3,2e-3")], 1, lengths="4")
+    assert "arms train differently" in describe(jobs, "last")["budget"]

@@ -1,5 +1,6 @@
 """index.html: one file, well formed, nothing fetched, every id its own; and table.md beside it."""
 
+import dataclasses
 import json
 import re
 from html.parser import HTMLParser
@@ -139,6 +140,11 @@ def test_results_csv_has_the_columns_in_order(out):
         "step,selected_by,config_hash"
     )
     assert (
-        first
-        == "copy,none,0,0,test,trained,2,id,1000,True,1.0,1.0,0.0,0.0,0.0,,800,last,copy-none0"
+        first == "copy,none,0,0,test,trained,2,id,0,True,1.0,1.0,0.0,0.0,0.0,,800,last,copy-none0"
     )
+
+
+def test_lengths_that_nothing_was_tested_at_are_named(tmp_path):
+    plan = made_plan(tmp_path)
+    plan = dataclasses.replace(plan, protocol=plan.protocol | {"test lengths": "2:8:2,47"})
+    assert "No tests at 47: no such inputs exist" in write_report(tmp_path, plan).text

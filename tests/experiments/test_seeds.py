@@ -35,6 +35,7 @@ COPY |= {"data.task.symbols": 4, "data.length": 8, "data.pack": False}
 COPY |= {"data.tokenizer.kind": "word"}
 AGREEMENT = {"data.source": "agreement", "data.length": 19, "model.max_length": 20}
 AGREEMENT |= {"data.pack": False, "data.tokenizer.kind": "word", "data.agreement.num_examples": 90}
+SIMPLE = {"data.agreement.max_modifiers": 0, "data.agreement.num_examples": 3000}
 DROPOUT = {f"model.dropout.{n}": 0.2 for n in ("embedding", "attention", "residual")}
 FIFTY = {"train.num_steps": 50, "train.checkpoint_every": 30, "train.eval_every": 30}
 FIFTY |= {"eval.max_rows": 16, "schedule.warmup_steps": 5}
@@ -227,19 +228,20 @@ def test_a_seed_that_fails_does_not_stop_the_others(two, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("changes", "lengths", "shapes"), [(COPY, "1:6", 1), (AGREEMENT, "0:2", 2)]
+    ("changes", "lengths", "shapes"), [(COPY, "1:6", 1), (AGREEMENT | SIMPLE, "0:2", 2)]
 )
 def test_one_program_evaluates_all_lengths_of_all_seeds(
     tmp_path, monkeypatch, changes, lengths, shapes
 ):
-    """As eval.py does, a run and a length at a time; agreement's sentences come in two widths."""
+    """As eval.py does, a run and a length at a time; agreement's sentences come in two widths, and
+    are without those of the seed's own training: many, where there are no modifiers."""
     jobs = make_jobs(tmp_path, changes)
-    data, runs = open_data(jobs[0].config, None), []
-    for job in jobs:
+    data, runs = [open_data(job.config, None) for job in jobs], []
+    for job, own in zip(jobs, data, strict=True):
         graphdef, _ = nnx.split(build(job.config.model))
         params = init(job.config.model, jax.random.key(job.config.seed))
-        runs.append(Run(nnx.merge(graphdef, params), data.tokenizer, job.config, 0, ""))
-    suite = dataclasses.replace(jobs[0].suite, lengths=lengths, num_examples=20)
+        runs.append(Run(nnx.merge(graphdef, params), own.tokenizer, job.config, 0, ""))
+    suite = dataclasses.replace(jobs[0].suite, lengths=lengths, num_examples=60)
     compiled, original = [], together.over_seeds
 
     def counting(*args, **kwargs):
@@ -249,9 +251,9 @@ def test_one_program_evaluates_all_lengths_of_all_seeds(
     monkeypatch.setattr(together, "over_seeds", counting)
     found = together.evaluate_together(runs, data, suite)
     assert [program._cache_size() for program in compiled] == [shapes]
-    examples = read_inputs(jobs[0].config, data, suite).examples
-    evaluators = length_evaluators(jobs[0].config, data, suite)
-    for run, by_length in zip(runs, found, strict=True):
+    for run, own, by_length in zip(runs, data, found, strict=True):
+        examples = read_inputs(run.config, own, suite).examples  # without this seed's sentences
+        evaluators = length_evaluators(run.config, own, suite)
         graphdef, params = nnx.split(run.model)
         params = nnx.to_pure_dict(params)
         alone = evaluate_lengths(evaluators, graphdef, params, examples, run.config)
@@ -313,6 +315,12 @@ def test_a_dry_run_measures_a_step(tmp_path):
     assert text.startswith("training takes about ")
     assert "1 programs, of which the first (seeds 0, 1) compiled in" in text
     assert "ms for a step of 2 seeds" in text
+    data = dataclasses.replace(jobs[0].config.data, streaming=True)
+    streams = [
+        dataclasses.replace(j, config=dataclasses.replace(j.config, data=data)) for j in jobs
+    ]
+    text = estimate.describe(make_groups(streams, streams, None, 0))
+    assert text == "2 runs, one after another; the steps of a stream are not timed"
     assert [estimate.duration(s) for s in (0.2, 29, 61, 5400)] == [
         "1 s",
         "29 s",

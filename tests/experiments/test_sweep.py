@@ -276,6 +276,7 @@ def bad_inputs(folder: Path) -> list[tuple[list[str], str, str]]:
         ([*good, "--select=ood"], "--select", "--allow_ood_selection"),
         ([*good, "--select=id_validation"], "train.keep_best", "is 0 while"),
         (["sweep.py", out, "--report", "--select=id_validation"], "--select", "with --report"),
+        (["sweep.py", out, "--report", "--lengths=1:4"], "--lengths", "with --report"),
         ([*good[:-1], f"--out={folder / 'text.txt'}"], "out", "cannot be written"),
     ]
 

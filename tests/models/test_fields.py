@@ -119,8 +119,9 @@ def paths(cls=ModelConfig, prefix=""):
 
 
 def test_the_table_has_every_field():
-    """But two: remat changes no number (tests/nn/test_stack.py), options are the user's."""
-    assert {*OTHER, "remat", "position.options"} == set(paths())
+    """But those that change no number (tests/nn/, test_chunks.py), and options, the user's."""
+    same = {"remat", "attention_kernel", "logit_chunk"}
+    assert {*OTHER, *same, "position.options"} == set(paths())
 
 
 @functools.cache

@@ -72,17 +72,19 @@ def test_a_run_needs_only_data(name):
 
 @pytest.mark.parametrize("name", COUNTS)
 def test_every_parameter_has_a_place_on_a_mesh(name):
-    """Every matrix is cut along d_model over 64 devices; vectors are whole."""
-    mesh = AbstractMesh((4, 64), sharding.AXES)
+    """Every matrix is cut along d_model over 64 devices, but tables of positions by 4 more."""
+    mesh = AbstractMesh((1, 64, 1, 1, 4), sharding.AXES)
     d_model = config(name).model.d_model
-    placed = sharding.params_shardings(mesh, shapes(name))
+    padded = jax.eval_shape(lambda tree: sharding.pad(mesh, tree), shapes(name))
+    placed = sharding.params_shardings(mesh, padded)
     for (keys, leaf), where in zip(
-        jax.tree_util.tree_leaves_with_path(shapes(name)), jax.tree.leaves(placed), strict=True
+        jax.tree_util.tree_leaves_with_path(padded), jax.tree.leaves(placed), strict=True
     ):
         path, spec = sharding.path_of(keys), list(where.spec)
         if path.endswith(("kernel", "table")):
             assert spec.count("fsdp") == 1, path
             assert leaf.shape[spec.index("fsdp")] == d_model, path
+            assert spec.count("tensor") == ("position/" not in path), path
         else:
             assert not any(spec), path
 

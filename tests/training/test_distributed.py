@@ -14,11 +14,13 @@ from configs import agreement
 from jaxformer.config import RunConfig
 from jaxformer.distributed import Group, find_group
 from jaxformer.errors import UserError
+from jaxformer.run import load
 from jaxformer.training.diff import compare_lines, read_lines
 from jaxformer.training.loop import train
 from jaxformer.training.trials import Place, Trial
-from jaxformer.training.verify import Verification, shortened
+from jaxformer.training.verification import Verification, shortened
 from tests.training import tiny
+from tests.training.pair import SPREAD, use
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -63,6 +65,17 @@ def test_two_processes_stopped_and_resumed_give_what_one_gives(pair, tmp_path):
     assert compare_lines(tmp_path, folder / "run", rtol=1e-5) is None
     assert read_lines(tmp_path).keys() == read_lines(folder / "run").keys()
     assert "goodput" in said[0] and "goodput" not in said[1]  # process 0 alone speaks
+
+
+def test_two_processes_with_half_of_a_model_each(pair, tmp_path):
+    """Training, validation, a checkpoint; reading it back there and here, text and loss."""
+    folder, ends, _ = pair
+    assert [end["spread"] for end in ends] == [4, 4]
+    assert train(tiny.config(**SPREAD | {"mesh__tensor": 1}), tiny.data(), tmp_path) == 4
+    assert compare_lines(tmp_path, folder / "spread", rtol=1e-5) is None
+    tokens, loss = use(load(folder / "spread"))
+    for end in ends:
+        assert end["loaded"] == [tokens, pytest.approx(loss, rel=1e-5)]
 
 
 def test_what_one_process_raises_ends_both(pair):
@@ -136,6 +149,7 @@ def test_flags_and_environment_name_a_group(given, environ, group):
         (ALL | {"num_processes": 0, "process_id": 0}, {}, "--num_processes: is 0, give 1 or more"),
         (ALL | {"coordinator": "host"}, {}, "--coordinator: is 'host', give the HOST:PORT"),
         (ALL | {"process_id": 2}, VARIABLES, "--process_id: is 2 but JAX_PROCESS_ID is 3"),
+        ({"num_processes": 2}, SLURM, "--num_processes: is 2 but SLURM_NTASKS is 4, leave it out"),
         ({}, VARIABLES | {"JAX_PROCESS_ID": "x"}, "JAX_PROCESS_ID: is 'x', set it to a whole"),
     ],
 )

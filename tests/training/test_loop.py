@@ -395,6 +395,21 @@ def test_what_to_take_of_another_run_is_said_in_full(changes, words):
         tiny.config(**changes)
 
 
+def test_parameters_of_other_shapes_are_refused(whole, tmp_path):
+    """All that differ are listed, and the directory stays free for the mended command."""
+    paths = ("embedding/*", "*/query/*", "final_norm/*")
+    cfg = tiny.config(train__init_from=str(whole), train__init_paths=paths, model__d_model=16)
+    with pytest.raises(UserError) as caught:
+        train(cfg, tiny.data(), tmp_path)
+    line, count = str(caught.value), len(caught.value.details)
+    assert line.startswith(f"{whole}/checkpoints/12: is of another shape: params/")
+    assert "params/embedding/table is float32[11, 8], the config says float32[11, 16]" in line
+    assert "params/final_norm/scale is float32[8], the config says float32[16]" in line
+    assert line.endswith(", leave what differs out of train.init_paths")
+    assert "\n" not in line and line.count(" the config says ") == (count - 2) // 2
+    assert not (tmp_path / "config.json").exists()
+
+
 def test_another_run_without_a_checkpoint_is_refused(tmp_path):
     taken = {"train__init_from": str(tmp_path / "none"), "train__init_paths": ("*",)}
     with pytest.raises(UserError, match=r"train.init_from: .*none has no checkpoint"):

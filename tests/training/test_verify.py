@@ -10,9 +10,9 @@ import pytest
 
 from jaxformer.config import RunConfig
 from jaxformer.errors import UserError
-from jaxformer.training import loop, verify
+from jaxformer.training import loop, verification
 from jaxformer.training.trials import Place, draw_moments
-from jaxformer.training.verify import Verification, shortened
+from jaxformer.training.verification import Verification, shortened
 from tests.test_cli import TINY, commands
 from tests.training import tiny
 
@@ -62,7 +62,7 @@ def straight(tmp_path_factory):
 @pytest.fixture
 def here(monkeypatch, tmp_path, straight):
     """A verification whose straight run is there already."""
-    monkeypatch.setattr(verify, "Trial", Here)
+    monkeypatch.setattr(verification, "Trial", Here)
     shutil.copytree(straight, tmp_path / "out" / "straight")
     return Verification(CFG, tmp_path / "out", seed=0, timeout=60.0)
 
@@ -152,8 +152,10 @@ def test_a_config_is_verified_by_real_processes(tmp_path):
     assert len(list((out / "interrupted-1" / "checkpoints").iterdir())) >= 2
 
 
-def test_bad_input_is_status_2(tmp_path):
+def test_bad_input_is_status_2_and_leaves_nothing(tmp_path, monkeypatch):
     (tmp_path / "full").mkdir()
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
     (tmp_path / "full" / "file").touch()
     missing = ["--config=configs/text.py", f"--config.data.path={tmp_path / 'none'}"]
     cases = [
@@ -162,11 +164,15 @@ def test_bad_input_is_status_2(tmp_path):
         ([*TINY, f"--out={tmp_path / 'full'}"], "is not empty, name a new folder"),
         ([*TINY, "--config.model.num_heads=3"], "not divisible by num_heads = 3"),
         ([*TINY, "leftover"], "leftover: is not a flag"),
+        ([*TINY, "--rtol=1"], "--rtol: is 1.0, give 0 to below 1"),
         ([*missing, *SHORT, "--kills=0"], "none"),
+        ([*missing, *SHORT, "--kills=0", f"--out={tmp_path / 'new'}"], "none"),
     ]
     results = commands([["verify", *arguments] for arguments, _ in cases])
     for (arguments, words), (status, out, err) in zip(cases, results, strict=True):
         assert (status, words in err, err.count("\n")) == (2, True, 1), (arguments, out, err)
+    assert not list((tmp_path / "temporary").glob("jaxformer-verify-*"))
+    assert not (tmp_path / "new").exists()
 
 
 @pytest.mark.slow

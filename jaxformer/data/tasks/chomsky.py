@@ -39,7 +39,7 @@ class EvenPairs(Task):
         return numbers(2)
 
     def num_prompts(self, length: int) -> float:
-        return 2.0**length
+        return 2 ** min(length, 64)
 
     def sample(self, key: jax.Array, length: jax.Array, room: int) -> Problem:
         bits = first(symbols(key, room, 2), length)
@@ -96,7 +96,7 @@ class ModularArithmetic(Task):
 
     def num_prompts(self, length: int) -> float:
         n = min(length, 64)
-        return float(self.modulus) ** n * 3 ** (n - 1)
+        return self.modulus**n * 3 ** (n - 1)
 
     def sample(self, key: jax.Array, length: jax.Array, room: int) -> Problem:
         keys = jax.random.split(key)

@@ -38,7 +38,7 @@ class Dyck(Task):
         return length
 
     def num_prompts(self, length: int) -> float:
-        return (2.0 * self.brackets) ** (min(length, 128) // 2)  # opened and closed in turn
+        return (2 * self.brackets) ** (min(length, 128) // 2)  # opened and closed in turn
 
     def sample(self, key: jax.Array, length: jax.Array, room: int) -> Problem:
         keys = jax.random.split(key)

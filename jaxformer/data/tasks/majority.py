@@ -70,7 +70,7 @@ class Majority(Task):
     def num_prompts(self, length: int) -> float:
         if length <= 2:
             return self.symbols  # equal ones
-        return float(self.symbols) ** min(length, 64) / self.symbols
+        return self.symbols ** (min(length, 64) - 1)
 
     def sample(self, key: jax.Array, length: jax.Array, room: int) -> Problem:
         def draw(carry: tuple[jax.Array, jax.Array, jax.Array]) -> tuple:

@@ -26,7 +26,7 @@ class SumMod(Task):
         return numbers(self.modulus)
 
     def num_prompts(self, length: int) -> float:
-        return float(self.modulus) ** min(length, 64)
+        return self.modulus ** min(length, 64)
 
     def sample(self, key: jax.Array, length: jax.Array, room: int) -> Problem:
         digits = first(symbols(key, room, self.modulus), length)
@@ -60,7 +60,7 @@ class Parity(Task):
         return length if self.steps else 1
 
     def num_prompts(self, length: int) -> float:
-        return 2.0**length
+        return 2 ** min(length, 64)
 
     def sample(self, key: jax.Array, length: jax.Array, room: int) -> Problem:
         bits = first(symbols(key, room, 2), length)

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Sequence
+from math import perm
 
 import jax
 import jax.numpy as jnp
@@ -48,7 +49,7 @@ class SelectiveCopy(Task):
 
     def num_prompts(self, length: int) -> float:
         n = min(length, 64)
-        return float(self.symbols) ** n * 2**n  # at least so many sets of places
+        return self.symbols**n * 2**n  # at least so many sets of places
 
     def sample(self, key: jax.Array, length: jax.Array, room: int) -> Problem:
         keys = jax.random.split(key)
@@ -90,10 +91,7 @@ class AssociativeRecall(Task):
 
     def num_prompts(self, length: int) -> float:
         n = min(length, 32)
-        keys = 1.0
-        for taken in range(n):
-            keys *= self.symbols - taken
-        return keys * 10**n * n
+        return perm(self.symbols, n) * 10**n * n
 
     def sample(self, key: jax.Array, length: jax.Array, room: int) -> Problem:
         draws = jax.random.split(key, 3)

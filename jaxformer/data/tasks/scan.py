@@ -155,12 +155,12 @@ def read_parts(folder: str, split: str) -> Parts:
         both = train + tests
         train = [example for example in both if len(example[1]) <= int(cut)]
         tests = [example for example in both if len(example[1]) > int(cut)]
-    if not train or not tests:
-        raise UserError("data.task.split", f"{split} leaves a part empty", "cut elsewhere")
     counts = Counter(command for command, _ in train)
     held_out = {c for c, n in counts.items() if n == 1 and _hash(c) % HELD_OUT == 0}
     validation = [example for example in train if example[0] in held_out]
     train = [example for example in train if example[0] not in held_out]
+    if not train or not tests:
+        raise UserError("data.task.split", f"{split} leaves a part empty", "cut elsewhere")
     tested = {len(actions) for _, actions in tests}
     tests += [example for example in validation if len(example[1]) not in tested]
     return Parts(_part(train), _part(validation), _part(tests))
@@ -170,11 +170,16 @@ def _read(path: Path) -> list[Example]:
     if not path.is_file():
         mend = "data.path names the folder of its files"
         raise UserError("data.task.split", f"has no file {path}", mend)
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}", f"cannot be read ({error})", "restore it") from error
     found = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+    for number, line in enumerate(lines, 1):
         command, out, actions = line.partition(" OUT: ")
         example = tuple(command.removeprefix("IN: ").split()), tuple(actions.split())
-        if not out or not set(sum(example, ())) <= set(WORDS):
+        fits = all(0 < len(text) <= most for text, most in zip(example, LONGEST, strict=True))
+        if not out or not fits or not set(sum(example, ())) <= set(WORDS):
             mend = "lines are IN: command OUT: actions"
             raise UserError(f"{path}, line {number}", f"is no example of SCAN: {line[:60]}", mend)
         found.append(example)

@@ -38,7 +38,7 @@ class Sort(Task):
     def num_prompts(self, length: int) -> float:
         if self.distinct:
             return perm(self.symbols, length)
-        return float(self.symbols) ** min(length, 64)
+        return self.symbols ** min(length, 64)
 
     def sample(self, key: jax.Array, length: jax.Array, room: int) -> Problem:
         x = (distinct if self.distinct else symbols)(key, room, self.symbols)

@@ -1,0 +1,77 @@
+"""Attention kernels. `reference` is the definition; the others compute the same in other ways."""
+
+import functools
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from jaxformer.distributed import is_first
+from jaxformer.nn.kernels import blockwise, cudnn, reference, splash
+from jaxformer.nn.kernels.rule import Rule, overrides
+from jaxformer.nn.kernels.select import Case, check_kernel, choose, platform
+from jaxformer.nn.kernels.spread import spread
+
+__all__ = ["Case", "attend", "case_of", "check_kernel", "choose", "platform"]
+
+
+def attend(
+    kernel: str, q_BLHK: jax.Array, k_BSGK: jax.Array, v_BSGK: jax.Array, rule: Rule
+) -> tuple[jax.Array, jax.Array | None]:
+    """Outputs [B, L, H, K] by the kernel of this name or one that can; the reference's weights."""
+    name, why = choose(kernel, case_of(q_BLHK, k_BSGK, rule))
+    if why:
+        _say_once(why)
+    if name == "reference":
+        return reference.attend(q_BLHK, k_BSGK, v_BSGK, rule)
+    return KERNELS[name](q_BLHK, k_BSGK, v_BSGK, rule), None
+
+
+def _blockwise(*call: Any) -> jax.Array:
+    return spread(functools.partial(blockwise.attend, by_row=platform() == "cpu"), *call)
+
+
+def _splash(*call: Any) -> jax.Array:
+    return spread(splash.attend, *call, step=splash.LANES, prepare=splash.prepare)
+
+
+# XLA cuts cuDNN's call along rows and heads by itself.
+KERNELS: dict[str, Callable[..., jax.Array]] = {
+    "blockwise": _blockwise,
+    "cudnn": cudnn.attend,
+    "splash": _splash,
+}
+
+
+def case_of(q_BLHK: jax.Array, k_BSGK: jax.Array, rule: Rule) -> Case:
+    """What a call asks for."""
+    view = rule.visibility
+    asks = {
+        "dropout": rule.dropout_rate > 0 and rule.key is not None,
+        "captured weights": rule.captures,
+        "one query": q_BLHK.shape[1] == 1,
+        "bias": rule.encoding is not None and overrides(rule.encoding, "bias"),
+        "allow": rule.encoding is not None and overrides(rule.encoding, "allow"),
+        "softcap": rule.softcap > 0,
+        "sink": rule.sink_H is not None,
+        "prefix": view.k_prefix_BS is not None,
+    }
+    return Case(
+        platform=platform(),
+        length=q_BLHK.shape[1],
+        keys=k_BSGK.shape[1],
+        head_width=q_BLHK.shape[-1],
+        dtype=q_BLHK.dtype.name,
+        causal=view.causal,
+        window=view.window > 0,
+        aligned=view.aligned,
+        asks=frozenset(word for word, asked in asks.items() if asked),
+    )
+
+
+@functools.cache
+def _say_once(line: str) -> None:
+    """A line on stderr the first time that it is true."""
+    if is_first():
+        print(line, file=sys.stderr, flush=True)

@@ -28,3 +28,9 @@ class Rule:
     key: RowKey | None = None
     site: str = "attention_weights"
     layer: jax.Array | int = 0
+    captures: bool = False  # the weights themselves are asked for
+
+
+def overrides(encoding: PositionEncoding, *hooks: str) -> bool:
+    """Whether an encoding has one of these hooks of its own, so that it may return something."""
+    return any(getattr(type(encoding), h) is not getattr(PositionEncoding, h) for h in hooks)

@@ -76,6 +76,7 @@ def test_training_never_has_the_prompts_of_tests_where_there_are_enough():
     sampler = sampler_of("copy_repeated", 12, 13)
     assert [sampler.is_exhaustive(n) for n in (11, 12, 13, 14)] == [False, True, False, False]
     assert MIN_PROMPTS == 2**13
+    assert not sampler_of("parity", 1, 1100).is_exhaustive(1100)  # 2^1100 is no float
     train = [p for seed in (0, 1) for p in prompts(_rows(sampler, 20000, seed, 0))]
     tests = {n: prompts(_tests(sampler, (4096, 14, 30), 0, n)) for n in (12, 13, 14)}
     seen = {n: {p for p in train if len(p) == n} for n in (12, 13)}

@@ -119,3 +119,6 @@ def test_a_line_that_is_no_example_is_named(folder):
     (folder / "tasks_train_length.txt").write_text(TRAIN + "IN: swim OUT: I_SWIM\n")
     with pytest.raises(UserError, match=r"length\.txt, line 4: is no example of SCAN: IN: swim"):
         read_parts(str(folder), "length")
+    (folder / "tasks_train_length.txt").write_text(f"{TRAIN}IN: {'jump ' * 10}OUT: I_JUMP\n")
+    with pytest.raises(UserError, match=r"line 4: is no example of SCAN: IN: jump jump"):
+        read_parts(str(folder), "length")

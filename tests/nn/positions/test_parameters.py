@@ -61,7 +61,7 @@ def test_encoder_and_decoder_have_a_set_each():
 @pytest.mark.parametrize("architecture", ["decoder", "encoder_decoder"])
 def test_all_but_tables_are_whole_on_every_device(kind, architecture):
     tree = params(kind, architecture=architecture)
-    found = position(sharding.params_shardings(AbstractMesh((2, 4), sharding.AXES), tree))
+    found = position(sharding.params_shardings(AbstractMesh((2, 4, 1, 1, 1), sharding.AXES), tree))
     assert found
     for path, where in found.items():
         assert any(where.spec) == path.endswith("table"), path

@@ -1,0 +1,293 @@
+"""Reads a compiled program's text: what it moves between chips and memory, loops counted out.
+
+XLA's own cost analysis counts the body of a loop once, so that a scanned layer costs one layer.
+Here each computation has a number of runs: that of its caller times the trip count of the loop.
+"""
+
+import dataclasses
+import math
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+
+SIZES = {"pred": 1, "token": 0, "opaque": 0}  # bytes; others have their bits in their name
+COLLECTIVES = (
+    "all-gather",
+    "all-reduce",
+    "reduce-scatter",
+    "all-to-all",
+    "ragged-all-to-all",
+    "collective-permute",
+    "collective-broadcast",
+)
+FREE = {  # moves nothing by itself
+    *("parameter", "constant", "tuple", "get-tuple-element", "bitcast", "while", "conditional"),
+    *("call", "after-all", "partition-id", "replica-id", "iota", "optimization-barrier"),
+    *("copy-done", "async-update", "async-done", "add-dependency", "get-dimension-size"),
+}
+CALLS = re.compile(
+    r"\b(calls|to_apply|body|condition|branch_computations)=\{?(%[^\s,}]+(?:, ?%[^\s,}]+)*)"
+)
+TRIPS = re.compile(r'known_trip_count"?:?\s*\{"?n"?:\s*"?(\d+)')
+ARRAY = re.compile(r"([a-z]\w*)\[([\d,]*)\](?:\{([^{}]*)\})?")
+
+
+@dataclasses.dataclass(frozen=True)
+class Array:
+    """One array of a type; `fast` ones are in on-chip memory, not in HBM."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    fast: bool
+
+    @property
+    def size(self) -> int:
+        return int(math.prod(self.shape) * _itemsize(self.dtype))
+
+    def __str__(self) -> str:
+        return f"{self.dtype}[{','.join(map(str, self.shape))}]"
+
+
+@dataclasses.dataclass(frozen=True)
+class Instruction:
+    name: str
+    opcode: str
+    arrays: tuple[Array, ...]  # of its result
+    operands: tuple[str, ...]
+    rest: str  # all attributes, as text
+    is_root: bool
+
+    @property
+    def size(self) -> int:
+        return sum(array.size for array in self.arrays)
+
+    @property
+    def source(self) -> str:
+        """The operation of the JAX program that it came from."""
+        found = re.search(r'op_name="([^"]*)"', self.rest)
+        return found[1] if found else ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Collective:
+    """Collectives of one kind: how many run in a step, and their bytes a chip.
+
+    `bytes` is the size of the arrays that are gathered, reduced or exchanged, `sent` what leaves
+    each chip if groups of n pass parts round a ring: (n - 1) / n of it, of an all-reduce twice.
+    """
+
+    kind: str
+    count: int
+    bytes: int
+    sent: float
+
+
+class Program:
+    """A compiled module. `runs` says how often each computation runs in one run of the program."""
+
+    def __init__(self, text: str):
+        self.computations, self.entry = _parse(text)
+        counts = re.search(r"^HloModule .*num_partitions=(\d+)", text)
+        self.num_devices = int(counts[1]) if counts else 1
+        self._names = {
+            name: {instruction.name: instruction for instruction in instructions}
+            for name, instructions in self.computations.items()
+        }
+        self.runs, self.fused = self._count()
+
+    def collectives(self) -> list[Collective]:
+        """By kind, in the order of COLLECTIVES."""
+        found: dict[str, list[tuple[int, int, float]]] = defaultdict(list)
+        for name, instruction, runs in self._everything():
+            kind = instruction.opcode.removesuffix("-start")
+            if kind not in COLLECTIVES:
+                continue
+            known = self._names[name]
+            size = sum(known[operand].size for operand in instruction.operands if operand in known)
+            members = _group_size(instruction.rest, self.num_devices)
+            size *= members if kind == "all-gather" else 1
+            found[kind].append((runs, runs * size, runs * size * _share(kind, members)))
+        return [
+            Collective(kind, *(sum(column) for column in zip(*found[kind], strict=True)))
+            for kind in COLLECTIVES
+            if kind in found
+        ]
+
+    def hbm_bytes(self) -> int:
+        """Bytes that the instructions of a step read and write in HBM, each for itself.
+
+        A fusion reads of an operand that it only slices, and writes of one that it updates in
+        place, no more than that slice.
+        """
+        total = 0
+        for name, instruction, runs in self._everything(fused=False):
+            if instruction.opcode in FREE or instruction.opcode.endswith("-done"):
+                continue
+            total += runs * self._traffic(name, instruction)
+        return total
+
+    def largest(self, count: int) -> list[Instruction]:
+        """The instructions with the largest results in HBM, parameters and views apart."""
+        found = [
+            instruction
+            for _, instruction, _ in self._everything(fused=False)
+            if instruction.opcode not in FREE and not instruction.opcode.endswith("-done")
+        ]
+        biggest = lambda i: max((a.size for a in i.arrays if not a.fast), default=0)  # noqa: E731
+        return sorted(found, key=biggest, reverse=True)[:count]
+
+    def _everything(self, *, fused: bool = True) -> Iterator[tuple[str, Instruction, int]]:
+        for name, runs in self.runs.items():
+            if fused or name not in self.fused:
+                for instruction in self.computations[name]:
+                    yield name, instruction, runs
+
+    def _count(self) -> tuple[dict[str, int], set[str]]:
+        """(computation → runs, those inside fusions and reductions)."""
+        runs: dict[str, int] = defaultdict(int)
+        fused: set[str] = set()
+
+        def visit(name: str, times: int, inside: bool) -> None:
+            runs[name] += times
+            if inside:
+                fused.add(name)
+            for instruction in self.computations[name]:
+                for how, names in CALLS.findall(instruction.rest):
+                    trips = _trips(instruction) if how in ("body", "condition") else 1
+                    of_op = instruction.opcode in ("while", "conditional", "call", "async-start")
+                    for called in re.split(", ?", names):
+                        visit(called.lstrip("%"), times * trips, inside or not of_op)
+
+        visit(self.entry, 1, False)
+        return dict(runs), fused
+
+    def _traffic(self, name: str, instruction: Instruction) -> int:
+        known = self._names[name]
+        operands = [known[operand] for operand in instruction.operands if operand in known]
+        in_hbm = [[a.size for a in operand.arrays if not a.fast] for operand in operands]
+        read = [sum(sizes) for sizes in in_hbm]
+        results = [array.size for array in instruction.arrays if not array.fast]
+        written = sum(results)
+        if instruction.opcode.endswith("-start"):  # its operands stand among its results
+            written = max(results, default=0)
+        if instruction.opcode in ("dynamic-slice", "slice", "gather"):
+            return 2 * written
+        if instruction.opcode in ("dynamic-update-slice", "scatter"):
+            return 2 * min(read[1:2] or [written])
+        if instruction.opcode == "fusion":
+            called = CALLS.findall(instruction.rest)[0][1].lstrip("%")
+            touched, replaced = self._touched(called)
+            read = [min(r, touched.get(i, r)) for i, r in enumerate(read)]
+            written = min(written, replaced) if replaced is not None else written
+        return sum(read) + written
+
+    def _touched(self, fusion: str) -> tuple[dict[int, int], int | None]:
+        """Of a fusion: parameter → bytes if only slices are used; bytes of an update in place."""
+        users: dict[str, list[Instruction]] = defaultdict(list)
+        known = self._names[fusion]
+        for instruction in known.values():
+            for operand in instruction.operands:
+                users[operand].append(instruction)
+        touched: dict[int, int] = {}
+        for instruction in known.values():
+            if instruction.opcode != "parameter":
+                continue
+            sizes = [_slice_of(instruction.name, user, known) for user in users[instruction.name]]
+            if sizes and all(size is not None for size in sizes):
+                touched[_number(instruction)] = sum(size for size in sizes if size is not None)
+        root = next((i for i in known.values() if i.is_root), None)
+        while root is not None and root.opcode in ("bitcast", "convert", "copy"):
+            root = known.get(root.operands[0])
+        if root is None or root.opcode != "dynamic-update-slice":
+            return touched, None
+        return touched, known[root.operands[1]].size
+
+
+def _slice_of(name: str, user: Instruction, known: dict[str, Instruction]) -> int | None:
+    """Bytes that a user takes of an operand if it takes a slice; None if it takes all."""
+    if user.opcode == "dynamic-slice" and user.operands[0] == name:
+        return user.size
+    if user.opcode == "dynamic-update-slice" and user.operands[0] == name:
+        return 0
+    return None
+
+
+def _number(parameter: Instruction) -> int:
+    return int(parameter.operands[0])
+
+
+def _trips(loop: Instruction) -> int:
+    """How often a loop runs; once where the compiler does not know."""
+    found = TRIPS.search(loop.rest)
+    return int(found[1]) if found else 1
+
+
+def _group_size(rest: str, num_devices: int) -> int:
+    """Members of a collective's groups: 'replica_groups={{0,1},{2,3}}', '[2,4]<=[8]', '{}' (all).
+
+    Raises ValueError for groups in another notation.
+    """
+    if found := re.search(r"replica_groups=\[\d+,(\d+)\]", rest):
+        return int(found[1])
+    if found := re.search(r"replica_groups=\{\{([\d,]+)\}", rest):
+        return len(found[1].split(","))
+    if "source_target_pairs=" in rest or "replica_groups={}" in rest:
+        return num_devices
+    raise ValueError(f"no groups that can be read in {rest[:200]!r}")
+
+
+def _share(kind: str, members: int) -> float:
+    """Bytes that a member sends for each byte of the whole."""
+    if kind in ("collective-permute", "collective-broadcast"):
+        return 1.0
+    return (2.0 if kind == "all-reduce" else 1.0) * (members - 1) / members
+
+
+def _itemsize(dtype: str) -> float:
+    if dtype in SIZES:
+        return SIZES[dtype]
+    bits = re.search(r"\d+", dtype)
+    return int(bits[0]) / 8 if bits else 0
+
+
+def _parse(text: str) -> tuple[dict[str, list[Instruction]], str]:
+    """(computation → instructions, the name of the entry)."""
+    computations: dict[str, list[Instruction]] = {}
+    entry, body = "", None
+    for line in text.splitlines():
+        if body is None:
+            head = re.match(r"(ENTRY )?%?([^\s(]+) \(.*\) -> .*\{$", line)
+            if head:
+                body = computations[head[2]] = []
+                entry = head[2] if head[1] else entry
+        elif line.startswith("}"):
+            body = None
+        elif found := re.match(r"\s+(ROOT )?%?([^\s=]+) = (.*)", line):
+            body.append(_instruction(found[2], found[3], bool(found[1])))
+    if not entry:
+        raise ValueError("not the text of an HLO module: it has no ENTRY")
+    return computations, entry
+
+
+def _instruction(name: str, text: str, is_root: bool) -> Instruction:
+    end = _closing(text, 0) + 1 if text.startswith("(") else text.index(" ")
+    kind, text = text[:end], text[end:].lstrip()
+    start = text.index("(")
+    stop = _closing(text, start)
+    opcode, inside, rest = text[:start], text[start + 1 : stop], text[stop + 1 :]
+    operands = tuple(re.findall(r"%([^\s,()]+)", inside)) or (inside,)
+    arrays = tuple(
+        Array(dtype, tuple(int(n) for n in sizes.split(",") if n), "S(1)" in layout)
+        for dtype, sizes, layout in ARRAY.findall(re.sub(r"/\*.*?\*/", "", kind))
+    )
+    return Instruction(name, opcode, arrays, operands, rest, is_root)
+
+
+def _closing(text: str, start: int) -> int:
+    """The place of the parenthesis that closes the one at `start`."""
+    depth = 0
+    for place in range(start, len(text)):
+        depth += {"(": 1, ")": -1}.get(text[place], 0)
+        if not depth:
+            return place
+    raise ValueError(f"parentheses do not close in {text[:80]!r}")

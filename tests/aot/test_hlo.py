@@ -1,0 +1,107 @@
+"""Programs' texts: what loops multiply, what groups send, what fusions touch."""
+
+import dataclasses
+
+import pytest
+
+from jaxformer.aot.hlo import Program
+
+# A loop of 3 with a loop of 5 in it; by hand: f32[4,8] is 128 bytes, f32[16,8] 512, bf16[8] 16.
+TEXT = """\
+HloModule jit_step, is_scheduled=true
+
+%add (a: f32[], b: f32[]) -> f32[] {
+  %a = f32[] parameter(0)
+  %b = f32[] parameter(1)
+  ROOT %sum = f32[] add(%a, %b)
+}
+
+%sliced (p: f32[16,8], q: s32[]) -> f32[4,8] {
+  %p = f32[16,8]{1,0:T(8,128)} parameter(0)
+  %q = s32[]{:T(128)S(6)} parameter(1)
+  %zero = s32[] constant(0)
+  ROOT %slice = f32[4,8]{1,0} dynamic-slice(%p, %q, %zero), dynamic_slice_sizes={4,8}
+}
+
+%inner_body (x: (s32[], f32[4,8])) -> (s32[], f32[4,8]) {
+  %x = (s32[], f32[4,8]{1,0}) parameter(0)
+  %i = s32[] get-tuple-element(%x), index=0
+  %y = f32[4,8]{1,0} get-tuple-element(%x), index=1
+  %reduced = f32[4,8]{1,0} all-reduce(%y), channel_id=1, replica_groups={{0,1},{2,3}}, to_apply=%add
+  ROOT %out = (s32[], f32[4,8]{1,0}) tuple(%i, %reduced)
+}
+
+%cond (x: (s32[], f32[4,8])) -> pred[] {
+  %x = (s32[], f32[4,8]{1,0}) parameter(0)
+  ROOT %yes = pred[] constant(true)
+}
+
+%outer_body (x: (s32[], f32[4,8])) -> (s32[], f32[4,8]) {
+  %x = (s32[], f32[4,8]{1,0}) parameter(0)
+  %i = s32[] get-tuple-element(%x), index=0
+  %y = f32[4,8]{1,0} get-tuple-element(%x), index=1
+  %start = (f32[4,8]{1,0}, f32[16,8]{1,0}) all-gather-start(%y), replica_groups=[2,4]<=[8], \
+dimensions={0}
+  %done = f32[16,8]{1,0} all-gather-done(%start)
+  %part = f32[4,8]{1,0} fusion(%done, %i), kind=kLoop, calls=%sliced
+  %again = (s32[], /*index=1*/f32[4,8]{1,0}) tuple(%i, %part)
+  ROOT %loop = (s32[], f32[4,8]{1,0}) while(%again), condition=%cond, body=%inner_body, \
+backend_config={"known_trip_count":{"n":"5"}}
+}
+
+ENTRY %main (x: f32[4,8], w: bf16[8]) -> f32[4,8] {
+  %x = f32[4,8]{1,0} parameter(0)
+  %w = bf16[8]{0} parameter(1)
+  %moved = bf16[8]{0:T(128)S(1)} copy(%w)
+  %sent = bf16[8]{0} collective-permute(%moved), source_target_pairs={{0,1},{1,0}}
+  %zero = s32[] constant(0)
+  %first = (s32[], f32[4,8]{1,0}) tuple(%zero, %x)
+  %loop = (s32[], f32[4,8]{1,0}) while(%first), condition=%cond, body=%outer_body, \
+backend_config={"known_trip_count":{"n":"3"}}, metadata={op_name="jit(step)/layers/while"}
+  ROOT %out = f32[4,8]{1,0} get-tuple-element(%loop), index=1
+}
+"""
+
+
+def test_collectives_are_multiplied_by_the_trip_counts_of_all_loops_around_them():
+    found = {one.kind: dataclasses.astuple(one)[1:] for one in Program(TEXT).collectives()}
+    assert found == {
+        "all-gather": (3, 3 * 512, 3 * 512 * 3 / 4),  # groups of 4: each sends 3/4 of the whole
+        "all-reduce": (15, 15 * 128, 15 * 128 * 2 * 1 / 2),  # groups of 2: there and back
+        "collective-permute": (1, 16, 16),
+    }
+
+
+def test_hbm_bytes_are_those_of_slices_and_not_of_what_stays_on_the_chip():
+    gathered = 3 * (128 + 512)
+    sliced = 3 * (128 + 4 + 128)  # of 512 bytes only the slice is read
+    reduced = 15 * (128 + 128)
+    copied, sent = 16, 16  # from HBM into the chip's own memory, and back
+    assert Program(TEXT).hbm_bytes() == gathered + sliced + reduced + copied + sent
+
+
+def test_the_largest_results_are_named():
+    found = Program(TEXT).largest(2)
+    assert str(max(found[0].arrays, key=lambda a: a.size)) == "f32[16,8]"
+    assert {one.name for one in found} >= {"start"}
+
+
+@pytest.mark.parametrize(
+    ("groups", "members"),
+    [("{{0,1},{2,3}}", 2), ("[2,4]<=[8]", 4), ("[1,8]<=[4,2]T(1,0)", 8), ("{}", 8)],
+)
+def test_groups_in_every_notation(groups, members):
+    text = TEXT.replace("is_scheduled=true", "num_partitions=8").replace("{{0,1},{2,3}}", groups)
+    [reduced] = [one for one in Program(text).collectives() if one.kind == "all-reduce"]
+    assert reduced.sent == 15 * 128 * 2 * (members - 1) / members
+
+
+def test_groups_in_a_new_notation_are_refused_not_ignored():
+    text = TEXT.replace("{{0,1},{2,3}}", "mesh['x'=8]{'x'}")
+    with pytest.raises(ValueError, match="no groups that can be read"):
+        Program(text).collectives()
+
+
+def test_what_is_no_program_is_refused():
+    with pytest.raises(ValueError, match="no ENTRY"):
+        Program("HloModule x\n")

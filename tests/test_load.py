@@ -1,0 +1,119 @@
+"""A run read back onto a mesh: the same parameters, text, losses and beams as on one device."""
+
+import jax
+import numpy as np
+import pytest
+from flax import nnx
+
+from jaxformer.checkpoint import Checkpoints
+from jaxformer.config import MeshConfig
+from jaxformer.data.loader import evaluation_batches
+from jaxformer.data.vocabulary import word_tokenizer
+from jaxformer.errors import UserError
+from jaxformer.evaluation.evaluators import EVALUATORS, evaluate_batches
+from jaxformer.generation import Temperature, beam_search, generate
+from jaxformer.run import load
+from jaxformer.sharding import mesh_of
+from tests.builders import random_params
+from tests.training import tiny
+
+WORDS = word_tokenizer("abcdefg")
+MESH = "fsdp:2,tensor:2,context:2"
+ARCHITECTURES = {
+    "decoder": {"model__position__kind": "rope", "model__num_kv_heads": 1},
+    "encoder_decoder": tiny.SEQ2SEQ | {"model__position__kind": "t5", "model__scan_layers": True},
+}
+
+
+@pytest.fixture(scope="module", params=ARCHITECTURES)
+def workdir(request, tmp_path_factory):
+    """A run with random parameters."""
+    folder = tmp_path_factory.mktemp(request.param)
+    cfg = tiny.config(
+        **ARCHITECTURES[request.param], model__num_heads=4, mesh__fsdp=4, mesh__data=2
+    )
+    assert WORDS.vocab_size == cfg.model.vocab_size == 11
+    cfg.save(folder / "config.json")
+    WORDS.save(folder / "tokenizer.json")
+    saved = Checkpoints(folder)
+    meta = {"config": cfg.to_dict(), "tokenizer": WORDS.fingerprint, "data": ""}
+    saved.save(3, {"params": random_params(cfg.model)}, meta)
+    saved.wait()
+    saved.close()
+    return folder
+
+
+def placed(run):
+    """Parameters, which vocabularies may stand padded in."""
+    return nnx.to_pure_dict(nnx.state(run.model, nnx.Param))
+
+
+def test_a_run_on_a_mesh_does_what_it_does_on_one_device(workdir, capfd):
+    alone, spread = load(workdir), load(workdir, 3, MESH)
+    assert mesh_of(placed(alone)) is None
+    mesh = mesh_of(placed(spread))
+    assert mesh is not None
+    assert dict(mesh.shape) == {"data": 1, "fsdp": 2, "expert": 1, "context": 2, "tensor": 2}
+    for one, cut in zip(
+        jax.tree.leaves(placed(alone)), jax.tree.leaves(placed(spread)), strict=True
+    ):
+        kept = np.asarray(cut)[tuple(map(slice, one.shape))]
+        np.testing.assert_array_equal(kept, one)
+        if one.ndim == 2 and one.shape != (32, 4):  # all but the biases of t5
+            assert cut.addressable_shards[0].data.nbytes * 4 == cut.nbytes
+    both = alone.config.model.architecture == "encoder_decoder"
+    prompts = {} if both else {"prompts_BP": [[3, 4, 5, 6], [7, 8, 0, 0], [9, 0, 0, 0]]}
+    prompts |= {} if both else {"lengths_B": [4, 2, 1]}
+    prompts = {name: np.array(rows) for name, rows in prompts.items()}
+    if both:
+        prompts["source_BS"] = np.array([[3, 4, 5], [6, 7, 0], [8, 9, 3]])
+        prompts["source_segment_ids"] = np.array([[1, 1, 1], [1, 1, 0], [1, 1, 1]])
+    for way in (
+        {"sampler": Temperature(2.0), "key": jax.random.key(5)},
+        {"beam_size": 3, "num_return": 2},
+    ):
+        decode = generate if "sampler" in way else beam_search
+        one, cut = (
+            decode(run.model, **prompts, **way, max_new_tokens=9, eos_id=-1)
+            for run in (alone, spread)
+        )
+        tokens = [getattr(x, "tokens", None) if "sampler" in way else x.tokens_BNT
+                  for x in (one, cut)]  # fmt: skip
+        np.testing.assert_array_equal(*tokens)
+        scores = [x.logprobs if "sampler" in way else x.scores_BN for x in (one, cut)]
+        np.testing.assert_allclose(*scores, rtol=1e-5, atol=1e-5)
+    if not both:
+        evaluators = EVALUATORS["perplexity"], EVALUATORS["exact_match"]
+        one, cut = (
+            evaluate_batches(
+                evaluators,
+                nnx.graphdef(run.model),
+                placed(run),
+                evaluation_batches(tiny.Rows(11), 5),  # of no mesh's size
+            )
+            for run in (alone, spread)
+        )
+        assert one["loss"].weight == cut["loss"].weight
+        assert cut["loss"].sum == pytest.approx(one["loss"].sum, rel=1e-5)
+        assert (one["accuracy"], one["exact_match"]) == (cut["accuracy"], cut["exact_match"])
+    assert "rematerialization" not in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("mesh", "words"),
+    [
+        ("fsdp:3", "mesh.fsdp: 3 does not divide the 8 devices"),
+        ("tensor:8", "mesh.tensor: 8 does not divide model.num_heads = 4"),
+        (MeshConfig(1, 1, 2), "data × fsdp × tensor = 1 × 1 × 2 but there are 8 devices"),
+        ("pod", "--mesh: has 'pod'"),
+    ],
+)
+def test_a_mesh_that_does_not_fit_is_refused(workdir, mesh, words):
+    with pytest.raises(UserError, match=words):
+        load(workdir, mesh=mesh)
+
+
+def test_the_mesh_of_the_run_itself(workdir):
+    mesh = mesh_of(placed(load(workdir, mesh="run")))
+    assert mesh is not None
+    assert (mesh.shape["data"], mesh.shape["fsdp"]) == (2, 4)
