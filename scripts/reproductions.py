@@ -205,7 +205,7 @@ def residual() -> str:
     models = dict(zip(reference, ({}, *changes), strict=True))
     rows = []
     for name, theirs in reference.items():
-        cfg = config(num_layers=8, scan_layers=True, **models[name])
+        cfg = config(num_layers=8, scan_layers=True, initializer="gpt2", **models[name])
         found = train(build(cfg), (BACK,), steps=300, rate=1e-3)
         ours = (
             np.mean([cosine(cfg, seed) for seed in range(SEEDS)]),
@@ -241,7 +241,7 @@ def depth() -> str:
     """24 layers, Pre- and Post-LN, with and without warmup; gradients at the start by layer."""
     rows = []
     for placement in ("pre", "post"):
-        cfg = config(num_layers=24, scan_layers=True, norm_placement=placement)
+        cfg = config(num_layers=24, scan_layers=True, norm_placement=placement, initializer="gpt2")
         norms = gradient_norms(cfg)
         for warmup in (0, 200):
             rise = optax.linear_schedule(0.0, 1e-3, warmup) if warmup else 1e-3

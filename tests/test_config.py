@@ -314,6 +314,7 @@ REFUSED = [
     (SOURCES | MIXTURE | {"data.mixture.weights": (1.0, 0.0)}, "above 0"),
     (PAIRS | {"data.path": ""} | MIXTURE, "mix jsonl, csv, tsv or parquet"),
     ({"data.target_length": -1}, "0 or more"),
+    ({"data.source": "task", "data.task.name": "sum", "data.task.modulus": 46_341}, "10,000"),
     ({"data.split_seed": -1}, "0 or more"),
     *(
         ({f"train.{n}": 0}, "1 or more")

@@ -39,6 +39,9 @@ class AgreementConfig(Section):
             refuse("data.agreement.modifier_weights", f"is {self.modifier_weights}", mend)
 
 
+MOST_MODULUS = 10_000  # products are int32, and each residue is a word
+
+
 @dataclasses.dataclass(frozen=True)
 class TaskConfig(Section):
     name: str
@@ -61,6 +64,8 @@ class TaskConfig(Section):
         if self.max_length < self.min_length:
             what = f"is {self.max_length}, below min_length = {self.min_length}"
             refuse(f"{where}.max_length", what, "raise it")
+        if self.modulus > MOST_MODULUS:
+            refuse(f"{where}.modulus", f"is {self.modulus}", f"give {MOST_MODULUS:,} at most")
         if self.hints == 1:
             refuse(f"{where}.hints", "is 1", "a sum of one digit has two hints: give 2 or more")
         if not 0 <= self.ignore < 1:

@@ -138,9 +138,9 @@ def _over_lengths(
             )
         lengths, means, lows, highs = [], [], [], []
         for n in task.lengths:
-            points = [[p] for p in arm.at(metric, n, arm.runs) if math.isfinite(p.value)]
-            if not points:
-                continue
+            points = [[p] for p in arm.at(metric, n, arm.runs)]
+            if not all(math.isfinite(p.value) for [p] in points) or not points:
+                continue  # no mean, as in the table
             value = mean(points)
             low, high = interval(points)
             lengths.append(n)
@@ -161,13 +161,13 @@ def _one_length(axes: Any, task: Task, metric: str, looks: dict[str, dict]) -> N
     scale, [length] = _scale(metric), task.lengths
     for place, arm in enumerate(task.arms):
         look = looks[arm.name] | {"linestyle": "none"}
-        points = [p for p in arm.at(metric, length, arm.runs) if math.isfinite(p.value)]
-        if not points:
-            continue
+        points = arm.at(metric, length, arm.runs)
         values = [scale * p.value for p in points]
         if len(values) > 1:
             spread = place + 0.12 + 0.2 * np.linspace(0, 1, len(values))
             axes.plot(spread, values, **look, markersize=4, alpha=0.5)
+        if not all(map(math.isfinite, values)) or not values:
+            continue  # no mean, as in the table
         value, ends = np.mean(values), interval([[p] for p in points])
         if not math.isnan(ends.low):
             axes.vlines(place, scale * ends.low, scale * ends.high, color=look["color"], lw=1.6)

@@ -5,6 +5,7 @@ other, and a record, cell.json, once it has come to an end. results.csv, which i
 every cell, and the report at the end follow from the records alone.
 """
 
+import contextlib
 import shutil
 import sys
 import time
@@ -109,7 +110,10 @@ def _run_all(
             if done < len(waiting):
                 left = (time.monotonic() - began) / done * (len(waiting) - done)
                 _say(f"about {duration(left)} to go")
-    shutil.rmtree(out / "groups", ignore_errors=True)
+    for group in groups:  # those of other axes in the same OUT stay
+        shutil.rmtree(group.folder, ignore_errors=True)
+    with contextlib.suppress(OSError):
+        (out / "groups").rmdir()
     return failed
 
 

@@ -111,6 +111,16 @@ def test_lengths_that_double_have_a_log_axis_and_missing_values_are_left_out(tas
     assert draw(task).axes[0].get_xscale() == "linear"
 
 
+def test_a_mean_over_what_is_not_a_number_is_not_drawn(task):
+    for run in task.arms[0].runs[:1]:
+        task.arms[0].by_length["exact_match"][run][6] = Point(math.nan, 0)
+    [axes] = draw(task).axes
+    first = next(line for line in axes.lines if line.get_linewidth() == 2.2)
+    assert 6 not in list(first.get_xdata())
+    [axes] = draw(dataclasses.replace(task, lengths=(6,))).axes
+    assert len([line for line in axes.lines if line.get_markersize() == 8]) == 1
+
+
 def test_tasks_are_panels_and_a_stamp_is_printed(task):
     other = dataclasses.replace(task, name="sort")
     drawn = draw(task, other, task, stamp="selected out of distribution")

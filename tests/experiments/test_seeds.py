@@ -143,11 +143,12 @@ def test_a_sweep_killed_three_times_ends_with_equal_results(two, tmp_path, monke
                 run_sweep(jobs, tmp_path)
         assert (tmp_path / "groups").exists()
     capfd.readouterr()
+    (tmp_path / "groups" / "of other axes").mkdir()
     run_sweep(jobs, tmp_path)
     err = capfd.readouterr().err
     assert "1 of 2 cells are finished already" in err
     assert "all 2 have their 4 steps" in err
-    assert not (tmp_path / "groups").exists()
+    assert [folder.name for folder in (tmp_path / "groups").iterdir()] == ["of other axes"]
     assert (tmp_path / "results.csv").read_bytes() == (whole / "results.csv").read_bytes()
     for job in jobs:
         names = ("checkpoints", "metrics.jsonl", "cell.json")

@@ -159,8 +159,10 @@ def read_parts(folder: str, split: str) -> Parts:
     held_out = {c for c, n in counts.items() if n == 1 and _hash(c) % HELD_OUT == 0}
     validation = [example for example in train if example[0] in held_out]
     train = [example for example in train if example[0] not in held_out]
-    if not train or not tests:
-        raise UserError("data.task.split", f"{split} leaves a part empty", "cut elsewhere")
+    parts = {"training": train, "validation": validation, "test": tests}
+    if empty := [part for part, examples in parts.items() if not examples]:
+        what = f"{split} leaves no {empty[0]} example of {len(counts)} commands"
+        raise UserError("data.task.split", what, "cut elsewhere, or use the whole files")
     tested = {len(actions) for _, actions in tests}
     tests += [example for example in validation if len(example[1]) not in tested]
     return Parts(_part(train), _part(validation), _part(tests))

@@ -14,7 +14,10 @@ from jaxformer.data.tasks.sampler import sample_rows, sample_tests
 from jaxformer.data.tasks.scan import WORDS, Scan, read_parts, scan_sampler
 from jaxformer.errors import UserError
 
-TRAIN = "IN: walk left OUT: I_TURN_LEFT I_WALK\nIN: jump OUT: I_JUMP\nIN: jump OUT: I_JUMP\n"
+TRAIN = (
+    "IN: walk left OUT: I_TURN_LEFT I_WALK\nIN: jump OUT: I_JUMP\nIN: jump OUT: I_JUMP\n"
+    "IN: run twice and jump OUT: I_RUN I_RUN I_JUMP\n"  # the one that is held out
+)
 TESTS = "IN: run twice OUT: I_RUN I_RUN\nIN: look thrice OUT: I_LOOK I_LOOK I_LOOK\n"
 
 
@@ -115,10 +118,16 @@ def test_what_does_not_fit_is_refused(folder, field, value, where):
     assert error.value.where == where
 
 
+def test_a_part_without_examples_is_refused(folder):
+    (folder / "tasks_train_length.txt").write_text("IN: jump OUT: I_JUMP\n")
+    with pytest.raises(UserError, match="leaves no validation example of 1 commands"):
+        scan_sampler(str(folder), "length", 8, True)
+
+
 def test_a_line_that_is_no_example_is_named(folder):
     (folder / "tasks_train_length.txt").write_text(TRAIN + "IN: swim OUT: I_SWIM\n")
-    with pytest.raises(UserError, match=r"length\.txt, line 4: is no example of SCAN: IN: swim"):
+    with pytest.raises(UserError, match=r"length\.txt, line 5: is no example of SCAN: IN: swim"):
         read_parts(str(folder), "length")
     (folder / "tasks_train_length.txt").write_text(f"{TRAIN}IN: {'jump ' * 10}OUT: I_JUMP\n")
-    with pytest.raises(UserError, match=r"line 4: is no example of SCAN: IN: jump jump"):
+    with pytest.raises(UserError, match=r"line 5: is no example of SCAN: IN: jump jump"):
         read_parts(str(folder), "length")
