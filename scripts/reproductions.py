@@ -312,9 +312,9 @@ connections all positions look alike from the start (cosine 1) and nothing is le
 {residual}
 ## Depth and warmup
 
-24 layers on the same words, 600 steps, peak rate 1e-3, all seeds. The notes claim that Post-LN needs
-warmup and Pre-LN does not; they have no table. Here the initialisation decides: with GPT-2's, Post-LN
-learns without warmup too; with Xavier's neither 200 steps nor none make it learn.
+24 layers on the same words, 600 steps, peak rate 1e-3, all seeds. The notes claim that Post-LN
+needs warmup and Pre-LN does not; they have no table. Here the initialisation decides: with GPT-2's,
+Post-LN learns without warmup too; with Xavier's it learns neither with 200 steps of it nor without.
 
 {depth}"""
 
