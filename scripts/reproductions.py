@@ -6,6 +6,7 @@ numbers that course notes report. All seeds of a row are trained together, in on
 
 import dataclasses
 import functools
+import itertools
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -238,10 +239,11 @@ def cosine(cfg: ModelConfig, seed: int) -> float:
 
 
 def depth() -> str:
-    """24 layers, Pre- and Post-LN, with and without warmup; gradients at the start by layer."""
+    """24 layers by initialisation, placement of norms, and warmup; gradients at the start."""
     rows = []
-    for placement in ("pre", "post"):
-        cfg = config(num_layers=24, scan_layers=True, norm_placement=placement, initializer="gpt2")
+    for initializer, placement in itertools.product(("gpt2", "xavier"), ("pre", "post")):
+        changes = {"norm_placement": placement, "initializer": initializer}
+        cfg = config(num_layers=24, scan_layers=True, **changes)
         norms = gradient_norms(cfg)
         for warmup in (0, 200):
             rise = optax.linear_schedule(0.0, 1e-3, warmup) if warmup else 1e-3
@@ -249,6 +251,7 @@ def depth() -> str:
             by_seed = found.losses_SN[:, -50:].mean(1)
             rows.append(
                 {
+                    "initializer": initializer,
                     "model": "Pre-LN" if placement == "pre" else "Post-LN",
                     "warmup steps": warmup,
                     "loss, last 50, by seed": ", ".join(f"{loss:.3f}" for loss in by_seed),
@@ -303,14 +306,15 @@ three places; three can, with the same number of parameters. `worst`: the worst 
 {heads}
 ## Residual connections and norm placement
 
-Eight layers name the word three places before, 300 steps. Without residual connections all
-positions look alike from the start (cosine 1) and nothing is learned.
+Eight layers name the word three places before, 300 steps, initialised as GPT-2. Without residual
+connections all positions look alike from the start (cosine 1) and nothing is learned.
 
 {residual}
 ## Depth and warmup
 
-24 layers on the same words, 600 steps, all seeds. The notes claim that Post-LN needs warmup and
-Pre-LN does not; they have no table.
+24 layers on the same words, 600 steps, peak rate 1e-3, all seeds. The notes claim that Post-LN
+needs warmup and Pre-LN does not; they have no table. Here the initialisation decides: with GPT-2's,
+Post-LN learns without warmup too; with Xavier's it learns neither with 200 steps of it nor without.
 
 {depth}"""
 
