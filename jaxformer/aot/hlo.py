@@ -153,13 +153,37 @@ class Program:
                 fused.add(name)
             for instruction in self.computations[name]:
                 for how, names in CALLS.findall(instruction.rest):
-                    trips = _trips(instruction) if how in ("body", "condition") else 1
+                    is_loop = how in ("body", "condition")
+                    trips = self._trips(name, instruction) if is_loop else 1
                     of_op = instruction.opcode in ("while", "conditional", "call", "async-start")
                     for called in re.split(", ?", names):
                         visit(called.lstrip("%"), times * trips, inside or not of_op)
 
         visit(self.entry, 1, False)
         return dict(runs), fused
+
+    def _trips(self, name: str, loop: Instruction) -> int:
+        """How often a loop runs: as the compiler notes, else by what its counter is compared with.
+
+        Once where neither is known. JAX's loops count by one.
+        """
+        if found := TRIPS.search(loop.rest):
+            return int(found[1])
+        called = dict(CALLS.findall(loop.rest))["condition"].lstrip("%")
+        known = {instruction.name: instruction for instruction in self.computations[called]}
+        test = next(instruction for instruction in known.values() if instruction.is_root)
+        arguments = [known[operand] for operand in test.operands]
+        if test.opcode == "fusion":
+            inside = self.computations[CALLS.findall(test.rest)[0][1].lstrip("%")]
+            inner = {instruction.name: instruction for instruction in inside}
+            test = next(instruction for instruction in inside if instruction.is_root)
+            given = [inner[operand] for operand in test.operands]
+            arguments = [arguments[_number(x)] if x.opcode == "parameter" else x for x in given]
+        if test.opcode != "compare" or "direction=LT" not in test.rest:
+            return 1
+        outside = {instruction.name: instruction for instruction in self.computations[name]}
+        start, end = (_constant(argument, loop, outside) for argument in arguments)
+        return 1 if end is None else max(0, end - (start or 0))
 
     def _traffic(self, name: str, instruction: Instruction) -> int:
         known = self._names[name]
@@ -216,21 +240,34 @@ def _number(parameter: Instruction) -> int:
     return int(parameter.operands[0])
 
 
-def _trips(loop: Instruction) -> int:
-    """How often a loop runs; once where the compiler does not know."""
-    found = TRIPS.search(loop.rest)
-    return int(found[1]) if found else 1
+def _constant(x: Instruction, loop: Instruction, outside: dict[str, Instruction]) -> int | None:
+    """The value of a scalar in a loop's condition at the start, None where it is not written."""
+    place = re.search(r"index=(\d+)", x.rest)
+    if x.opcode == "get-tuple-element" and place:
+        carried = outside.get(loop.operands[0])
+        if carried is None or carried.opcode != "tuple":
+            return None
+        x = outside[carried.operands[int(place[1])]]
+        while x.opcode in ("copy", "bitcast"):
+            x = outside[x.operands[0]]
+    return int(x.operands[0]) if x.opcode == "constant" and x.operands[0].isdecimal() else None
 
 
 def _group_size(rest: str, num_devices: int) -> int:
-    """Members of a collective's groups: 'replica_groups={{0,1},{2,3}}', '[2,4]<=[8]', '{}' (all).
+    """Members of a collective's groups.
 
-    Raises ValueError for groups in another notation.
+    They are written {{0,1},{2,3}}, [2,4]<=[8], {} (all) or as axes of a mesh, of which one may be
+    split in parts, (what is before the part) size: mesh['a'=2,'b'=4] {'a','b':(1)2}. Raises
+    ValueError for groups in another notation.
     """
     if found := re.search(r"replica_groups=\[\d+,(\d+)\]", rest):
         return int(found[1])
     if found := re.search(r"replica_groups=\{\{([\d,]+)\}", rest):
         return len(found[1].split(","))
+    if found := re.search(r"replica_groups=mesh\[([^]]*)\][^{]*\{([^}]*)\}", rest):
+        sizes = dict(re.findall(r"'(\w+)'=(\d+)", found[1]))
+        axes = re.findall(r"'(\w+)'(?::\(\d+\)(\d+))?", found[2])
+        return math.prod(int(part or sizes[axis]) for axis, part in axes)
     if "source_target_pairs=" in rest or "replica_groups={}" in rest:
         return num_devices
     raise ValueError(f"no groups that can be read in {rest[:200]!r}")

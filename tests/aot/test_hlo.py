@@ -88,7 +88,14 @@ def test_the_largest_results_are_named():
 
 @pytest.mark.parametrize(
     ("groups", "members"),
-    [("{{0,1},{2,3}}", 2), ("[2,4]<=[8]", 4), ("[1,8]<=[4,2]T(1,0)", 8), ("{}", 8)],
+    [
+        ("{{0,1},{2,3}}", 2),
+        ("[2,4]<=[8]", 4),
+        ("[1,8]<=[4,2]T(1,0)", 8),
+        ("{}", 8),
+        ("mesh['a'=2,'b'=4] {'b'}", 4),
+        ("mesh['a'=2,'b'=4] {'a','b':(1)2}", 4),
+    ],
 )
 def test_groups_in_every_notation(groups, members):
     text = TEXT.replace("is_scheduled=true", "num_partitions=8").replace("{{0,1},{2,3}}", groups)
@@ -97,7 +104,7 @@ def test_groups_in_every_notation(groups, members):
 
 
 def test_groups_in_a_new_notation_are_refused_not_ignored():
-    text = TEXT.replace("{{0,1},{2,3}}", "mesh['x'=8]{'x'}")
+    text = TEXT.replace("{{0,1},{2,3}}", "torus[8]")
     with pytest.raises(ValueError, match="no groups that can be read"):
         Program(text).collectives()
 
@@ -105,3 +112,25 @@ def test_groups_in_a_new_notation_are_refused_not_ignored():
 def test_what_is_no_program_is_refused():
     with pytest.raises(ValueError, match="no ENTRY"):
         Program("HloModule x\n")
+
+
+@pytest.mark.parametrize("start", ["", "constant(2)"])
+def test_a_loop_that_the_compiler_does_not_count_is_counted_by_its_condition(start):
+    test = """\
+  %n = s32[] constant(5)
+  %at = s32[] get-tuple-element(%x), index=0
+  ROOT %less = pred[] compare(%at, %n), direction=LT
+"""
+    text = TEXT.replace("  ROOT %yes = pred[] constant(true)\n", test)
+    text = text.replace(', \\\nbackend_config={"known_trip_count":{"n":"5"}}', "")
+    text = text.replace(', backend_config={"known_trip_count":{"n":"5"}}', "")
+    assert '"n":"5"' not in text
+    if start:
+        before = (
+            "  %i = s32[] get-tuple-element(%x), index=0\n  %y = f32[4,8]{1,0} get-tuple-element(%x), \
+index=1\n  %start"
+        )
+        assert before in text
+        text = text.replace(before, before.replace("get-tuple-element(%x), index=0", start))
+    [reduced] = [one for one in Program(text).collectives() if one.kind == "all-reduce"]
+    assert reduced.count == 3 * (3 if start else 5)
