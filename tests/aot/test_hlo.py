@@ -126,10 +126,8 @@ def test_a_loop_that_the_compiler_does_not_count_is_counted_by_its_condition(sta
     text = text.replace(', backend_config={"known_trip_count":{"n":"5"}}', "")
     assert '"n":"5"' not in text
     if start:
-        before = (
-            "  %i = s32[] get-tuple-element(%x), index=0\n  %y = f32[4,8]{1,0} get-tuple-element(%x), \
-index=1\n  %start"
-        )
+        first = "  %i = s32[] get-tuple-element(%x), index=0\n"
+        before = first + "  %y = f32[4,8]{1,0} get-tuple-element(%x), index=1\n  %start"
         assert before in text
         text = text.replace(before, before.replace("get-tuple-element(%x), index=0", start))
     [reduced] = [one for one in Program(text).collectives() if one.kind == "all-reduce"]
