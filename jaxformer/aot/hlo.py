@@ -20,6 +20,7 @@ COLLECTIVES = (
     "collective-permute",
     "collective-broadcast",
 )
+SCATTER = "all-reduce-scatter"  # a fusion's name: of an all-reduce each chip keeps its part
 FREE = {  # moves nothing by itself
     *("parameter", "constant", "tuple", "get-tuple-element", "bitcast", "while", "conditional"),
     *("call", "after-all", "partition-id", "replica-id", "iota", "optimization-barrier"),
@@ -93,15 +94,26 @@ class Program:
             name: {instruction.name: instruction for instruction in instructions}
             for name, instructions in self.computations.items()
         }
+        self._caller: dict[str, str] = {}  # of what is fused: the computation that it runs in
         self.runs, self.fused = self._count()
 
     def collectives(self) -> list[Collective]:
         """By kind, in the order of COLLECTIVES."""
         found: dict[str, list[tuple[int, int, float]]] = defaultdict(list)
+        seen: set[tuple[str, str]] = set()
         for name, instruction, runs in self._everything():
             kind = instruction.opcode.removesuffix("-start")
             if kind not in COLLECTIVES:
                 continue
+            if name.startswith(SCATTER):
+                kind = "reduce-scatter"
+            channel = re.search(r"channel_id=(\d+)", instruction.rest)
+            if name in self.fused and channel:
+                # From its start to its end it stands in each fusion that does a part of it.
+                one = self._caller[name], channel[1]
+                if one in seen:
+                    continue
+                seen.add(one)
             known = self._names[name]
             size = sum(known[operand].size for operand in instruction.operands if operand in known)
             members = _group_size(instruction.rest, self.num_devices)
@@ -147,19 +159,21 @@ class Program:
         runs: dict[str, int] = defaultdict(int)
         fused: set[str] = set()
 
-        def visit(name: str, times: int, inside: bool) -> None:
+        def visit(name: str, times: int, inside: str) -> None:
             runs[name] += times
             if inside:
                 fused.add(name)
+                self._caller[name] = inside
             for instruction in self.computations[name]:
                 for how, names in CALLS.findall(instruction.rest):
                     is_loop = how in ("body", "condition")
                     trips = self._trips(name, instruction) if is_loop else 1
                     of_op = instruction.opcode in ("while", "conditional", "call", "async-start")
                     for called in re.split(", ?", names):
-                        visit(called.lstrip("%"), times * trips, inside or not of_op)
+                        within = inside or ("" if of_op else name)
+                        visit(called.lstrip("%"), times * trips, within)
 
-        visit(self.entry, 1, False)
+        visit(self.entry, 1, "")
         return dict(runs), fused
 
     def _trips(self, name: str, loop: Instruction) -> int:
@@ -297,7 +311,7 @@ def _parse(text: str) -> tuple[dict[str, list[Instruction]], str]:
             if head:
                 body = computations[head[2]] = []
                 entry = head[2] if head[1] else entry
-        elif line.startswith("}"):
+        elif line == "}":  # what a kernel says of itself may have lines that begin so
             body = None
         elif found := re.match(r"\s+(ROOT )?%?([^\s=]+) = (.*)", line):
             body.append(_instruction(found[2], found[3], bool(found[1])))

@@ -132,3 +132,45 @@ def test_a_loop_that_the_compiler_does_not_count_is_counted_by_its_condition(sta
         text = text.replace(before, before.replace("get-tuple-element(%x), index=0", start))
     [reduced] = [one for one in Program(text).collectives() if one.kind == "all-reduce"]
     assert reduced.count == 3 * (3 if start else 5)
+
+
+FUSED = """\
+HloModule jit_step, num_partitions=4
+
+%sum (a: f32[], b: f32[]) -> f32[] {
+  %a = f32[] parameter(0)
+  %b = f32[] parameter(1)
+  ROOT %c = f32[] add(%a, %b)
+}
+
+%begin (p: f32[4,8]) -> f32[16,8] {
+  %p = f32[4,8]{1,0} parameter(0)
+  ROOT %g = f32[16,8]{1,0} all-gather(%p), channel_id=7, replica_groups={}, dimensions={0}
+}
+
+%go_on (p: f32[4,8]) -> f32[16,8] {
+  %p = f32[4,8]{1,0} parameter(0)
+  ROOT %g.1 = f32[16,8]{1,0} all-gather(%p), channel_id=7, replica_groups={}, dimensions={0}
+}
+
+%all-reduce-scatter.3 (p: f32[16,8]) -> f32[4,8] {
+  %p = f32[16,8]{1,0} parameter(0)
+  %r = f32[16,8]{1,0} all-reduce(%p), channel_id=8, replica_groups={}, to_apply=%sum
+  %zero = s32[] constant(0)
+  ROOT %s = f32[4,8]{1,0} dynamic-slice(%r, %zero, %zero), dynamic_slice_sizes={4,8}
+}
+
+ENTRY %main (x: f32[4,8]) -> f32[4,8] {
+  %x = f32[4,8]{1,0} parameter(0)
+  %one = f32[16,8]{1,0} fusion(%x), kind=kCustom, calls=%begin
+  %two = f32[16,8]{1,0} fusion(%x), kind=kCustom, calls=%go_on, frontend_attributes={metadata={
+"about":"a kernel"
+}}, metadata={op_name="a line that begins with braces"}
+  ROOT %three = f32[4,8]{1,0} fusion(%two), kind=kCustom, calls=%all-reduce-scatter.3
+}
+"""
+
+
+def test_what_a_tpu_fuses_is_counted_once_and_by_what_it_does():
+    found = {one.kind: (one.count, one.bytes, one.sent) for one in Program(FUSED).collectives()}
+    assert found == {"all-gather": (1, 512, 384), "reduce-scatter": (1, 512, 384)}
