@@ -51,9 +51,8 @@ def model() -> ConfigDict:
     m.attention_softcap = 0.0  # c tanh(logits / c) on attention logits: 0 = none
     m.logit_softcap = 0.0  # the same on the vocabulary logits
     m.attention_sink = False  # a learned logit a head that takes weight and gives nothing
-    # How attention is computed: auto (by platform and shape) | reference | blockwise | cudnn (GPU,
-    # bfloat16) | splash (TPU); what a kernel cannot do is left to one that can
-    m.attention_kernel = "auto"
+    # Attention is computed by platform and shape, or by a kernel; what it cannot do another does:
+    m.attention_kernel = "auto"  # auto | reference | blockwise | cudnn (GPU, bf16) | splash (TPU)
     m.window = 0  # attend to tokens fewer than this many away, itself included: 0 = all
     m.layer_pattern = ""  # layers that differ, repeated, e.g. 'rope:window=256 x3, none'
     m.tie_embeddings = True  # the head uses the transposed embedding table

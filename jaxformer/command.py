@@ -64,7 +64,7 @@ def parse(argv: Sequence[str], usage: str, num_arguments: int = 0) -> list[str]:
             raise UserError("arguments", what, "see --help")
         for name in FOLDERS:
             if name in FLAGS:
-                check_folder(f"--{name}", FLAGS[name].value)
+                check_folder(f"--{name}", FLAGS[name].value, published=True)
         if "config" in FLAGS:
             _ = FLAGS.config and FLAGS.config.keys()  # a missing file raises at first use only
         return OK

@@ -18,9 +18,18 @@ class UserError(Exception):
         return " ".join(f"{self.where}: {self.what}, {self.mend}".split())
 
 
-def check_folder(where: str, path: object) -> None:
-    """Raises UserError for a URL where a run reads, appends, renames and locks: a folder."""
-    if re.match(r"[A-Za-z][\w+.-]*:/", str(path)):
+PUBLISHED = "hf:"  # before a folder of the Hugging Face library
+
+
+def check_folder(where: str, path: object, *, published: bool = False) -> None:
+    """Raises UserError for a URL where a run reads, appends, renames and locks: a folder.
+
+    `published`: one of the Hugging Face library may be named there.
+    """
+    named = str(path).removeprefix(PUBLISHED if published else "")
+    if not published and named.startswith(PUBLISHED):
+        raise UserError(where, f"{path} is read only", "name a folder that can be written")
+    if re.match(r"[A-Za-z][\w+.-]*:/", named):
         mend = "mount the bucket and name the folder (docs/scaling.md); data.cache may be a URL"
         raise UserError(where, f"{path} is a URL, not a folder", mend)
 

@@ -14,13 +14,11 @@ from jaxformer.checkpoint import Checkpoints
 from jaxformer.config import MeshConfig, RunConfig, check_spread, parse_mesh
 from jaxformer.config.changes import config_differences
 from jaxformer.data.tokenizers import Tokenizer
-from jaxformer.errors import UserError
+from jaxformer.errors import PUBLISHED, UserError
 from jaxformer.interop import load_published
 from jaxformer.mesh import make_mesh
 from jaxformer.models import Model, abstract_params, build
 from jaxformer.sharding import pad, placed, resized
-
-PUBLISHED = "hf:"  # before the path of a folder of the Hugging Face library
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Any
 from absl import flags
 
 from jaxformer.command import FLAGS, OK, start
-from jaxformer.errors import UserError
+from jaxformer.errors import PUBLISHED, UserError
 
 USAGE = """\
 usage: python eval.py --workdir=DIR [flags]
@@ -68,7 +68,7 @@ def _evaluate() -> int:
 
     from jaxformer.distributed import find_group, is_alone, joined
     from jaxformer.evaluation.schemes import parse_schemes
-    from jaxformer.run import PUBLISHED, load
+    from jaxformer.run import load
 
     schemes = parse_schemes(FLAGS.positions)
     group = find_group(FLAGS.coordinator, FLAGS.num_processes, FLAGS.process_id, os.environ)

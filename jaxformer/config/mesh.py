@@ -99,10 +99,6 @@ def check_spread(cfg: "RunConfig", mesh: MeshConfig) -> None:
             ("tensor", tensor, "model.num_heads", model.num_heads),
             ("tensor", tensor, "model.d_ff", model.ff_width),
         ]
-        if tensor > 1 and model.kv_heads % tensor and tensor % model.kv_heads:
-            what = f"{tensor} and model.num_kv_heads = {model.kv_heads}: neither divides the other"
-            mend = "heads are shared out, or keys and values are whole on each device"
-            refuse("mesh.tensor", what, mend)
     if is_lstm or model.head.transform or model.head.kind == "sequence":
         cut.append(("tensor", tensor, "model.d_model", model.d_model))
     if is_lstm and context > 1:
@@ -115,3 +111,7 @@ def check_spread(cfg: "RunConfig", mesh: MeshConfig) -> None:
         if value % size:
             what = f"{size} does not divide {field} = {value}"
             refuse(f"mesh.{axis}", what, "choose sizes that divide")
+    if not is_lstm and tensor > 1 and model.kv_heads % tensor and tensor % model.kv_heads:
+        what = f"{tensor} and model.num_kv_heads = {model.kv_heads}: neither divides the other"
+        mend = "heads are shared out, or keys and values are whole on each device"
+        refuse("mesh.tensor", what, mend)

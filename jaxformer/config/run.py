@@ -131,7 +131,7 @@ class TrainConfig(Section):
         at_least("train", self, 0, "num_steps", "num_epochs", "keep_best")
         at_least("train", self, 0, "eval_every", "checkpoint_every", "check_every")
         self.spike_guard.check()
-        check_folder("train.init_from", self.init_from)
+        check_folder("train.init_from", self.init_from, published=True)
         unread("train.init_paths", self.init_paths, bool(self.init_from), "train.init_from")
         if self.init_from and not self.init_paths:
             mend = "name what to take, e.g. ('embedding/*',), or ('*',) for all"

@@ -18,14 +18,13 @@ from jaxformer.checkpoint import Checkpoints
 from jaxformer.config import RunConfig
 from jaxformer.data import Data, changed_sources, source_fingerprints
 from jaxformer.distributed import is_first, together
-from jaxformer.errors import UserError
+from jaxformer.errors import PUBLISHED, UserError
 from jaxformer.interop import read_matching
 from jaxformer.sharding import path_of, resized
 from jaxformer.training.state import TrainState, initialise
 from jaxformer.training.workdir import check_config, check_fresh
 
 SHOWN = 4  # names of parameters in a line
-PUBLISHED = "hf:"  # before a folder of the Hugging Face library
 
 
 def describe_run(cfg: RunConfig, data: Data) -> dict[str, Any]:

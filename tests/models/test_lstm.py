@@ -160,7 +160,7 @@ def test_the_step_is_the_same_in_microbatches_and_on_a_mesh():
             np.testing.assert_allclose(one[name], expected[name], rtol=1e-5)
     shardings = params_shardings(mesh, abstract_params(build(config(d_model=16))))
     specs = {path_of(k): s.spec for k, s in jax.tree_util.tree_leaves_with_path(shardings)}
-    assert specs["layers/0/recurrent/kernel"] == jax.sharding.PartitionSpec("fsdp", None)
+    assert specs["layers/0/recurrent/kernel"] == jax.sharding.PartitionSpec("fsdp", "tensor")
 
 
 def test_every_field_is_read_or_refused():
@@ -172,7 +172,11 @@ def test_every_field_is_read_or_refused():
     others = {bool: lambda v: not v, int: lambda v: v + 1, float: lambda v: v + 0.25}
     other = {"activation": "relu", "norm": "rmsnorm", "norm_placement": "post", "remat": "full"}
     other |= {"final_norm": "true", "layer_pattern": "rope", "position.kind": "rope"}
-    other |= {"position.options": "a", "position.source.kind": "offset"}
+    other |= {
+        "attention_kernel": "reference",
+        "position.options": "a",
+        "position.source.kind": "offset",
+    }
     for name, allowed in UNREAD.items():
         value = other[name] if name in other else others[type(allowed[0])](allowed[0])
         with pytest.raises(UserError, match=rf"model\.{name}"):

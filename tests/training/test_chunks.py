@@ -104,7 +104,7 @@ def test_memory_of_a_large_vocabulary():
         c.model.update(num_layers=1, d_model=32, vocab_size=131072, max_length=4096)
         c.model.update(logit_chunk=chunk, attention_kernel="blockwise")
         c.data.length, c.train.num_steps, c.train.num_epochs = 4096, 1000, 0.0
-        cfg = RunConfig.from_config_dict(c)
+        cfg = RunConfig.from_config_dict(c).resolve(vocab_size=131072, steps_per_epoch=1)
         graphdef, _ = nnx.split(build(cfg.model))
         tx, schedule = make_optimizer(cfg)
         params = abstract_params(build(cfg.model))

@@ -86,8 +86,8 @@ def test_exact_runs_pass(here):
 def test_a_loader_that_resumes_one_batch_late_is_found(here, monkeypatch):
     right = loop._loader
 
-    def late(cfg, data, state):
-        return right(cfg, data, {"step": state["step"] + (state["step"] > 0)})
+    def late(cfg, data, state, mesh):
+        return right(cfg, data, {"step": state["step"] + (state["step"] > 0)}, mesh)
 
     monkeypatch.setattr(loop, "_loader", late)
     found = here.moved("late", Place(), "straight", 0.0).difference
