@@ -5,7 +5,7 @@
 
 PYTHON ?= python3.11
 EXTRAS ?=
-PYTEST_ARGS ?= -n logical --maxprocesses=4 --dist=worksteal
+PYTEST_ARGS ?= -n logical --maxprocesses=4 --dist=loadfile
 
 comma := ,
 empty :=
