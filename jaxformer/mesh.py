@@ -55,7 +55,9 @@ def arrange(shape: tuple[int, ...], devices: Sequence[Any]) -> np.ndarray:
         raise UserError("mesh.data × mesh.fsdp", what, mend)
     between = (along_data, along_fsdp, 1, 1, 1)
     within = tuple(size // count for size, count in zip(shape, between, strict=True))
-    return mesh_utils.create_hybrid_device_mesh(within, between, devices)
+    return mesh_utils.create_hybrid_device_mesh(
+        within, between, devices, allow_split_physical_axes=True
+    )
 
 
 def by_process(devices: np.ndarray) -> np.ndarray:

@@ -9,7 +9,7 @@ usage: scripts/launch_tpu_pod.sh [--dry] setup NAME ZONE
        scripts/launch_tpu_pod.sh [--dry] stop  NAME ZONE
 
   setup  copies this commit to every host and installs it there (extra tpu); with BUCKET=NAME set,
-         mounts that bucket at ~/bucket on each: a --workdir below it is seen by all hosts
+         mounts that bucket at ~/bucket on each: --workdir=../bucket/… is seen by all hosts
   train  runs the same command on all hosts and ends with its status, which is 75 after a
          preemption: run it again to go on
   stop   sends SIGTERM to the run: it saves and ends

@@ -100,10 +100,11 @@ def module_table(
         if part.path[-1] == "output":
             rows.append(_matrix_row(part, cfg, length, source_length, size))
     if cfg.tie_embeddings and cfg.head.kind == "vocabulary":
+        logits = 4 * cfg.vocab_size * _logits_at_once(cfg, length) // length
         rows.append(
             {"module": "head (tied)", "shape": f"{cfg.d_model} x {cfg.vocab_size}"}
             | {"parameters": 0, "flops": 2 * cfg.d_model * cfg.vocab_size}
-            | {"activation_bytes": size * cfg.d_model + 4 * cfg.vocab_size, "cache_bytes": 0}
+            | {"activation_bytes": size * cfg.d_model + logits, "cache_bytes": 0}
         )
     total = {name: sum(row[name] for row in rows) for name in list(rows[0])[2:]}
     return [*rows, {"module": "total", "shape": ""} | total]
@@ -179,6 +180,11 @@ def _once_a_row(part: Part, cfg: ModelConfig) -> bool:
     return cfg.head.kind == "sequence" and part.path[0] == "head"
 
 
+def _logits_at_once(cfg: ModelConfig, length: int) -> int:
+    """Positions of a row whose logits are kept together."""
+    return min(cfg.logit_chunk or length, length)
+
+
 def _activations(part: Part, cfg: ModelConfig, length: int, size: int) -> int:
     """Bytes that one module keeps of a token (its attention matrix apart)."""
     name, shape, dropout = part.path[-1], _main_shape(part), cfg.dropout
@@ -208,7 +214,7 @@ def _activations(part: Part, cfg: ModelConfig, length: int, size: int) -> int:
     if name == "recurrent":  # its input, the gates, cell and output in float32
         return size * shape[0] + 4 * (shape[1] + 2 * shape[0]) + shape[0] * (dropout.residual > 0)
     if name == "head":
-        return size * shape[0] + 4 * shape[1]
+        return size * shape[0] + 4 * shape[1] * _logits_at_once(cfg, length) // length
     kept = size * sum(shape) if part.path[0] == "head" else size * shape[0]
     return kept // length if _once_a_row(part, cfg) else kept
 
@@ -234,7 +240,9 @@ def _matrix_row(
     if cfg.remat == "none":
         weight = 4 + (1 + size) * (cfg.dropout.attention > 0)  # softmax, mask, dropped weights
         vectors = size * (width + 2 * cfg.kv_heads * cfg.head_width)
-        kept = part.layers * (vectors + cfg.num_heads * reach * weight)
+        # A kernel by name other than the reference keeps no weights; what auto takes is not known.
+        whole = cfg.attention_kernel in ("auto", "reference") or cfg.dropout.attention > 0
+        kept = part.layers * (vectors + whole * cfg.num_heads * reach * weight)
     row = {"module": "/".join([*part.path[:-1], "matrix"])}
     row |= {"shape": f"{part.layers} of {cfg.num_heads} heads x {reach} keys", "parameters": 0}
     return row | {"flops": 4 * width * keys, "activation_bytes": kept, "cache_bytes": 0}

@@ -17,7 +17,9 @@ from jaxformer.config import RunConfig, check_spread
 from jaxformer.errors import UserError
 from jaxformer.mesh import AXES, TYPES, make_mesh
 from jaxformer.models import build, init
+from jaxformer.nn.kernels import check_kernel
 from jaxformer.sharding import check_batch
+from jaxformer.training.freeze import check_frozen
 from jaxformer.training.optim import make_optimizer
 from jaxformer.training.state import abstract_state
 from jaxformer.training.step import jit_train_step
@@ -59,6 +61,7 @@ def compile_step(cfg: RunConfig, topology: Topology) -> Compiled:
     graphdef, _ = nnx.split(build(cfg.model, cfg.compute_dtype))
     tx, schedule = make_optimizer(cfg)
     state = abstract_state(lambda: init(cfg.model, jax.random.key(cfg.seed)), tx, mesh)
+    check_frozen(state.params, cfg.train.freeze)
     batch = abstract_batch(cfg, mesh)
     if len({device.process_index for device in devices}) > 1:
         everyone = NamedSharding(mesh, PartitionSpec(AXES))
@@ -66,6 +69,7 @@ def compile_step(cfg: RunConfig, topology: Topology) -> Compiled:
     step = jit_train_step(graphdef, tx, schedule, cfg, state, mesh)
     times = [time.perf_counter()]
     with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):  # what is eager still runs here
+        check_kernel(cfg.model.attention_kernel)
         traced = step.trace(state, batch)
         times.append(time.perf_counter())
         lowered = traced.lower(lowering_platforms=("tpu",))

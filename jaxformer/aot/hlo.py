@@ -21,6 +21,7 @@ COLLECTIVES = (
     "collective-permute",
     "collective-broadcast",
 )
+UPDATES = {"dynamic-update-slice": 1, "scatter": 2}  # which operand is written into another
 SCATTER = "all-reduce-scatter"  # a fusion's name: of an all-reduce each chip keeps its part
 FREE = {  # moves nothing by itself
     *("parameter", "constant", "tuple", "get-tuple-element", "bitcast", "while", "conditional"),
@@ -180,44 +181,68 @@ class Program:
             written = max(results, default=0)
         if instruction.opcode in ("dynamic-slice", "slice", "gather"):
             return 2 * written
-        if instruction.opcode in ("dynamic-update-slice", "scatter"):
-            return 2 * min(read[1:2] or [written])
+        if instruction.opcode in UPDATES:
+            return 2 * sum(read[UPDATES[instruction.opcode] :][:1] or [written])
         if instruction.opcode == "fusion":
-            called = CALLS.findall(instruction.rest)[0][1].lstrip("%")
-            touched, replaced = self._touched(called)
-            read = [min(r, touched.get(i, r)) for i, r in enumerate(read)]
-            written = min(written, replaced) if replaced is not None else written
+            called = _called(instruction)
+            inside = {_number(x): x.name for x in self.computations[called] if _is_parameter(x)}
+            taken = [self._taken(called, inside[i]) for i in range(len(operands))]
+            read = [r if t is None else min(r, t) for r, t in zip(read, taken, strict=True)]
+            parts = self._written(called, self._root(called))
+            if len(parts) == len(instruction.arrays):
+                pairs = zip(parts, instruction.arrays, strict=True)
+                written = sum(min(part, array.size) for part, array in pairs if not array.fast)
         return sum(read) + written
 
-    def _touched(self, fusion: str) -> tuple[dict[int, int], int | None]:
-        """Of a fusion: parameter → bytes if only slices are used; bytes of an update in place."""
-        users: dict[str, list[Instruction]] = defaultdict(list)
-        known = self._names[fusion]
-        for instruction in known.values():
-            for operand in instruction.operands:
-                users[operand].append(instruction)
-        touched: dict[int, int] = {}
-        for instruction in known.values():
-            if instruction.opcode != "parameter":
+    def _root(self, name: str) -> Instruction:
+        return next(i for i in self.computations[name] if i.is_root)
+
+    def _taken(self, name: str, operand: str) -> int | None:
+        """Bytes that a fusion takes of an operand, if slices are all it takes; otherwise None."""
+        total = 0
+        for user in self.computations[name]:
+            places = [place for place, used in enumerate(user.operands) if used == operand]
+            if not places or (user.opcode == "tuple" and user.is_root):
                 continue
-            sizes = [_slice_of(instruction.name, user, known) for user in users[instruction.name]]
-            if sizes and all(size is not None for size in sizes):
-                touched[_number(instruction)] = sum(size for size in sizes if size is not None)
-        root = next((i for i in known.values() if i.is_root), None)
-        while root is not None and root.opcode in ("bitcast", "convert", "copy"):
-            root = known.get(root.operands[0])
-        if root is None or root.opcode != "dynamic-update-slice":
-            return touched, None
-        return touched, known[root.operands[1]].size
+            sizes: list[int | None] = [None]
+            if user.opcode in ("dynamic-slice", "slice"):
+                sizes = [user.size]
+            elif user.opcode == "dynamic-update-slice" and places == [0]:
+                sizes = [0]
+            elif user.opcode == "bitcast":
+                sizes = [self._taken(name, user.name)]
+            elif user.opcode == "fusion":
+                called = _called(user)
+                inside = {_number(x): x.name for x in self.computations[called] if _is_parameter(x)}
+                sizes = [self._taken(called, inside[place]) for place in places]
+            for size in sizes:
+                if size is None:
+                    return None
+                total += size
+        return total
+
+    def _written(self, name: str, result: Instruction) -> list[int]:
+        """Bytes that each result of a fusion writes: the update of one that is updated in place."""
+        known = self._names[name]
+        if result.opcode == "tuple":
+            return [size for one in result.operands for size in self._written(name, known[one])]
+        inner = result
+        while inner.opcode in ("bitcast", "convert", "copy") and inner.operands[0] in known:
+            inner = known[inner.operands[0]]
+        if inner.opcode == "dynamic-update-slice":
+            return [known[inner.operands[1]].size]
+        if inner.opcode == "fusion" and len(inner.arrays) == 1:
+            called = _called(inner)
+            return self._written(called, self._root(called))
+        return [result.size]
 
 
-def _slice_of(name: str, user: Instruction, known: dict[str, Instruction]) -> int | None:
-    """Bytes that a user takes of an operand if it takes a slice; None if it takes all."""
-    if user.opcode == "dynamic-slice" and user.operands[0] == name:
-        return user.size
-    if user.opcode == "dynamic-update-slice" and user.operands[0] == name:
-        return 0
-    return None
+def _called(fusion: Instruction) -> str:
+    return CALLS.findall(fusion.rest)[0][1].lstrip("%")
+
+
+def _is_parameter(x: Instruction) -> bool:
+    return x.opcode == "parameter"
 
 
 def _number(parameter: Instruction) -> int:

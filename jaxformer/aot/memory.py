@@ -12,6 +12,7 @@ from jaxformer.data.blank import blank_batch
 from jaxformer.mesh import AXES, TYPES
 from jaxformer.models import init
 from jaxformer.sharding import axis_size, batch_sharding, check_batch, num_shards
+from jaxformer.training.freeze import check_frozen
 from jaxformer.training.optim import make_optimizer
 from jaxformer.training.state import abstract_state
 
@@ -49,6 +50,7 @@ def bytes_by_kind(cfg: RunConfig, num_devices: int) -> tuple[MeshConfig, dict[st
     check_batch(mesh, "train.batch_size", cfg.train.batch_size, cfg.train.num_microbatches)
     tx, _ = make_optimizer(cfg)
     state = abstract_state(lambda: init(cfg.model, jax.random.key(cfg.seed)), tx, mesh)
+    check_frozen(state.params, cfg.train.freeze)
     params = shard_bytes(state.params)
     return sizes, {
         "parameters": params,

@@ -51,6 +51,7 @@ def step_flops(cfg: RunConfig) -> tuple[float, float]:
         "full": forward.total - forward.head,
         "dots": forward.attention_matrix,
     }[cfg.model.remat]
+    again += forward.head if cfg.model.logit_chunk else 0
     return needed, needed + positions * again
 
 

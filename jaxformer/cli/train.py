@@ -44,9 +44,10 @@ def _train() -> int:
     if not FLAGS.workdir and not FLAGS.dry_run and FLAGS.aot is None:
         raise UserError("--workdir", "is missing", "say where the run may write")
     for flag in ("coordinator", "num_processes", "process_id"):
-        if FLAGS.dry_run and FLAGS[flag].present:
+        if (FLAGS.dry_run or FLAGS.aot is not None) and FLAGS[flag].present:
             mend = "leave it out: one process shows what all would train"
-            raise UserError(f"--{flag}", "is given with --dry_run", mend)
+            what = f"is given with {'--dry_run' if FLAGS.dry_run else '--aot'}"
+            raise UserError(f"--{flag}", what, mend)
     cfg = RunConfig.from_config_dict(FLAGS.config)
 
     from jaxformer.data import open_data, resolve

@@ -11,6 +11,7 @@ from jaxformer.config import RunConfig
 from jaxformer.data import Data
 from jaxformer.data.loader import evaluation_batches
 from jaxformer.data.tokenizers import Tokenizer
+from jaxformer.distributed import together
 from jaxformer.errors import UserError
 from jaxformer.evaluation import report, tables
 from jaxformer.evaluation.coverage import describe
@@ -87,7 +88,8 @@ def evaluate(
     """
     variants = [make_variant(scheme, run.model, run.config) for scheme in schemes]
     asked, drawn, prompts, pairs = read_inputs(run.config, data, suite, lengths)
-    _make_directory(out_dir)
+    with together():
+        _make_directory(out_dir)
     known = {} if by_length is None else {TRAINED.name: by_length}
     found = {
         v.name: _measure(v, run, data, suite, drawn, pairs, known.get(v.name)) for v in variants

@@ -56,7 +56,7 @@ class Fields:
     def choice(self, name: str, choices: Mapping[str, str], default: str | None = None) -> str:
         """What a value is called here."""
         value = self.get(name, default)
-        if value not in choices:
+        if not isinstance(value, str) or value not in choices:
             mend = f"it cannot be read: jaxformer has {', '.join(choices)}"
             self.refuse(name, f"is {value!r}" if value is not None else "is missing", mend)
         return choices[value]

@@ -59,7 +59,10 @@ def write_shape(cfg: ModelConfig, activation: str = "hidden_act") -> dict[str, A
 
 def head_dim(fields: Fields) -> int:
     """As given, or a share of the width."""
-    share = fields.integer("hidden_size") // fields.integer("num_attention_heads")
+    heads = fields.integer("num_attention_heads")
+    if heads < 1:
+        fields.refuse("num_attention_heads", f"is {heads}", "it takes 1 or more")
+    share = fields.integer("hidden_size") // heads
     return fields.integer("head_dim", share)
 
 

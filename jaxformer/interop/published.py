@@ -54,11 +54,16 @@ def read_matching(
         if not any(fnmatch.fnmatchcase(name, pattern) for name in leaves):
             what, mend = f"{pattern!r} matches no parameter", f"paths are like {min(leaves)}"
             raise UserError("train.init_paths", what, mend)
-    wanted = {n for n in leaves if any(fnmatch.fnmatchcase(n, glob) for glob in patterns)}
+    wanted = {n for n in leaves if _any(n, patterns)}
     folder = open_folder(Path(path))
     _compare(path, model, folder.config)
     parts: dict[str, dict[int, np.ndarray]] = {name: {} for name in wanted}
     paths = {p: _target(p, leaves) for row, _ in folder.rows for p in row.paths}
+    lost = [p for p, (target, _) in paths.items() if target not in leaves and _any(p, patterns)]
+    if folder.config.num_layers > model.num_layers and lost:
+        what = f"has {folder.config.num_layers} layers, {min(lost)} among them, and this model"
+        mend = "set model.num_layers, or name the layers to take in train.init_paths"
+        raise UserError(path, f"{what} {model.num_layers}", mend)
     only = {p for p, (target, _) in paths.items() if target in wanted}
     for name, x in read_leaves(folder, only):
         target, layer = paths[name]
@@ -88,6 +93,10 @@ def read_matching(
     return {name: found[name] for name in leaves if name in found}
 
 
+def _any(name: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatch.fnmatchcase(name, glob) for glob in patterns)
+
+
 def _target(path: str, leaves: Mapping[str, Any]) -> tuple[str, int]:
     """The leaf that a parameter belongs to, and which layer of it, -1 where it is all of it."""
     before, layers, rest = path.partition("layers/")
@@ -100,11 +109,13 @@ def _target(path: str, leaves: Mapping[str, Any]) -> tuple[str, int]:
 def _compare(path: str, here: ModelConfig, there: ModelConfig) -> None:
     """Says which fields make the two models compute different things, heads and sizes aside."""
     mine, theirs = function_of(here), function_of(there)
-    sizes = ("head.", "head_bias", "tie_embeddings", "vocab_size", "num_layers", "layer_pattern")
+    sizes = ("head.", "head_bias", "tie_embeddings", "vocab_size", "num_layers", "max_length")
+    if here.num_layers != there.num_layers:
+        sizes += ("window", "layer_pattern")  # one for each layer
     other = [
         f"model.{name} is {value}, there {theirs[name]}"
         for name, value in mine.items()
-        if theirs.get(name) != value and not name.startswith((*sizes, "window", "max_length"))
+        if theirs.get(name) != value and not name.startswith(sizes)
     ]
     if other:
         more = f" and {len(other) - SHOWN} more" if len(other) > SHOWN else ""

@@ -135,7 +135,7 @@ def say(line: str) -> None:
 
 
 def _family(file: Path, name: Any) -> Family:
-    if name in FAMILIES:
+    if isinstance(name, str) and name in FAMILIES:
         return FAMILIES[name]
     what = f"is {name!r}" if name else "is missing"
     mend = f"it is not yet readable: jaxformer reads {', '.join(FAMILIES)}"

@@ -87,6 +87,8 @@ def read_windows(fields: Fields, slides: Sequence[bool], window: int) -> dict[st
     kinds = fields.get("layer_types")
     if kinds is None:
         return windows(slides, window)
+    if not isinstance(kinds, list) or not all(isinstance(kind, str) for kind in kinds):
+        fields.refuse("layer_types", f"is {kinds!r}", "it takes a list of names")
     if len(kinds) != len(slides):
         what = f"names {len(kinds)} layers of {len(slides)}"
         fields.refuse("layer_types", what, "copy it once more")

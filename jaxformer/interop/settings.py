@@ -20,7 +20,10 @@ OBJECTIVES = {  # by architecture, then by head
     "token": "token_classification",
 }
 # What changes nothing of a trained model's function.
-OF_TRAINING = ("initializer", "scan_layers", "remat", "dropout")
+OF_TRAINING = (
+    *("initializer", "scan_layers", "remat", "dropout"),
+    *("attention_kernel", "logit_chunk"),
+)
 MAX_ROW = 1024  # tokens of context, where the model has more
 
 

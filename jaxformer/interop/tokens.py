@@ -141,7 +141,10 @@ def _word_pieces(folder: Path) -> tokenizers.Tokenizer:
     """BERT's: a vocabulary of pieces, one a line."""
     path, settings = folder / "vocab.txt", folder / SETTINGS
     lower = read_json(settings).get("do_lower_case", True) if settings.exists() else True
-    pieces = path.read_text(encoding="utf-8").split("\n")
+    try:
+        pieces = path.read_text(encoding="utf-8").split("\n")
+    except UnicodeDecodeError as error:
+        raise UserError(str(path), f"is not UTF-8 ({error.reason})", "copy it again") from error
     vocab = {piece.rstrip("\r"): i for i, piece in enumerate(pieces) if piece}
     for name in ("[UNK]", "[CLS]", "[SEP]"):
         if name not in vocab:
@@ -162,7 +165,10 @@ def _word_pieces(folder: Path) -> tokenizers.Tokenizer:
 
 def _byte_pairs(folder: Path) -> tokenizers.Tokenizer:
     """GPT-2's, RoBERTa's, BART's: the latter two have <s> and </s> and frame texts with them."""
-    vocab = {str(k): int(v) for k, v in read_json(folder / "vocab.json").items()}
+    vocab = read_json(folder / "vocab.json")
+    if wrong := [token for token, i in vocab.items() if not isinstance(i, int)]:
+        what = f"has {wrong[0]!r} without a number"
+        raise UserError(str(folder / "vocab.json"), what, "copy it again")
     try:
         model = models.BPE.from_file(str(folder / "vocab.json"), str(folder / "merges.txt"))
     except Exception as error:  # the library raises bare Exceptions

@@ -45,9 +45,18 @@ def to_huggingface(
     '' finds the first family that says all that the model's config does. Raises UserError, with the
     field, where none does or the one asked for does not.
     """
+    if dtype not in DTYPES:
+        raise UserError("dtype", f"is {dtype!r}", f"choose from {', '.join(DTYPES)}")
     cfg, folder = run.config.model, Path(path)
     special = special_ids(run.tokenizer)
     chosen, fields = _choose(cfg, special, family)
+    data = run.config.data
+    framed = [
+        i for i, is_used in ((special.bos, data.add_bos), (special.eos, data.add_eos)) if is_used
+    ]
+    if chosen.model_type == "roberta" and (not run.tokenizer.has_pad or special.pad in framed):
+        what = "has no token that only pads, by which roberta counts positions"
+        raise UserError("tokenizer", what, "export as bert, or give the tokenizer one")
     leaves = _leaves(nnx.to_pure_dict(nnx.state(run.model, nnx.Param)))
     tensors = write_params(chosen, cfg, leaves, special, dtype)
     _make(folder)
@@ -58,8 +67,8 @@ def to_huggingface(
     )
     if cfg.architecture == "encoder_decoder":
         numbers["decoder_start"] = special.start
-    ids = {f"{role}_token_id": i if i >= 0 else None for role, i in numbers.items()}
-    write_json(folder / "config.json", fields | ids | {"dtype": dtype})
+    named = {f"{role}_token_id": i if i >= 0 else None for role, i in numbers.items()}
+    write_json(folder / "config.json", fields | named | {"dtype": dtype})
     ends = cfg.architecture != "decoder" and run.config.data.add_eos
     write_words(folder, run.tokenizer, add_bos=run.config.data.add_bos, add_eos=ends)
     return chosen.model_type
@@ -73,7 +82,10 @@ def write_params(
     by_layer = unstack(leaves, plain)
     tensors: dict[str, np.ndarray] = {}
     for row in family.rows(cfg, Extra(special.pad)):
-        parts = [np.asarray(by_layer[path]) for path in row.paths]
+        # On a mesh a vocabulary may have rows behind it that are no part of the model.
+        parts = [
+            np.asarray(by_layer[path])[tuple(map(slice, plain[path].shape))] for path in row.paths
+        ]
         found = zip(row.names, row.layout.write(*parts), strict=True)
         tensors |= {name: x.astype(DTYPES[dtype]) for name, x in found}
     return tensors

@@ -174,3 +174,53 @@ ENTRY %main (x: f32[4,8]) -> f32[4,8] {
 def test_what_a_tpu_fuses_is_counted_once_and_by_what_it_does():
     found = {one.kind: (one.count, one.bytes, one.sent) for one in Program(FUSED).collectives()}
     assert found == {"all-gather": (1, 512, 384), "reduce-scatter": (1, 512, 384)}
+
+
+# By hand: f32[8,16,8] is 4,096 bytes, f32[1,16,8] 512, f32[16,64] 4,096, f32[4,64] 1,024.
+TOUCHED = """\
+HloModule jit_step, num_partitions=1
+
+%inner (p: f32[8,16,8], i: s32[]) -> f32[1,16,8] {
+  %p = f32[8,16,8]{2,1,0} parameter(0)
+  %i = s32[] parameter(1)
+  %b = f32[8,16,8]{2,1,0} bitcast(%p)
+  ROOT %s = f32[1,16,8]{2,1,0} dynamic-slice(%b, %i, %i, %i), dynamic_slice_sizes={1,16,8}
+}
+
+%sliced (p: f32[8,16,8], i: s32[]) -> f32[1,16,8] {
+  %p = f32[8,16,8]{2,1,0} parameter(0)
+  %i = s32[] parameter(1)
+  ROOT %f = f32[1,16,8]{2,1,0} fusion(%p, %i), kind=kLoop, calls=%inner
+}
+
+%kept (p: f32[8,16,8], x: f32[1,16,8], i: s32[]) -> (f32[8,16,8], f32[1,16,8]) {
+  %p = f32[8,16,8]{2,1,0} parameter(0)
+  %x = f32[1,16,8]{2,1,0} parameter(1)
+  %i = s32[] parameter(2)
+  %u = f32[8,16,8]{2,1,0} dynamic-update-slice(%p, %x, %i, %i, %i)
+  %d = f32[1,16,8]{2,1,0} add(%x, %x)
+  ROOT %t = (f32[8,16,8]{2,1,0}, f32[1,16,8]{2,1,0}) tuple(%u, %d)
+}
+
+ENTRY %main (p: f32[8,16,8], i: s32[], o: f32[16,64], n: s32[4,1], v: f32[4,64]) -> f32[16,64] {
+  %p = f32[8,16,8]{2,1,0} parameter(0)
+  %i = s32[]{:S(6)S(1)} parameter(1)
+  %o = f32[16,64]{1,0} parameter(2)
+  %n = s32[4,1]{1,0} parameter(3)
+  %v = f32[4,64]{1,0} parameter(4)
+  %one = f32[1,16,8]{2,1,0} fusion(%p, %i), kind=kLoop, calls=%sliced
+  %two = (f32[8,16,8]{2,1,0}, f32[1,16,8]{2,1,0}) fusion(%p, %one, %i), kind=kLoop, calls=%kept
+  ROOT %w = f32[16,64]{1,0} scatter(%o, %n, %v), to_apply=%add
+}
+
+%add (a: f32[], b: f32[]) -> f32[] {
+  %a = f32[] parameter(0)
+  %b = f32[] parameter(1)
+  ROOT %c = f32[] add(%a, %b)
+}
+"""
+
+
+def test_what_fusions_slice_and_update_is_all_that_they_move():
+    sliced, kept, scattered = 512 + 512, 512 + 512 + 512, 2 * 1024
+    assert Program(TOUCHED).hbm_bytes() == sliced + kept + scattered

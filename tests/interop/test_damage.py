@@ -206,6 +206,9 @@ LLAMA = ROPE | {"num_hidden_layers": 2, "intermediate_size": 48, "vocab_size": 1
     ("family", "fields", "line"),
     [
         ("llama", {"hidden_act": "gelu"}, "hidden_act: is 'gelu'"),
+        ("llama", {"hidden_act": ["silu"]}, "hidden_act: is ['silu']"),
+        ("llama", {"num_attention_heads": 0}, "num_attention_heads: is 0"),
+        ("qwen3", {"layer_types": 2}, "layer_types: is 2"),
         ("llama", {"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "rope_scaling.type: is"),
         ("llama", {"rope_parameters": {"rope_type": "longrope"}}, "rope_parameters.rope_type: is"),
         (

@@ -102,7 +102,7 @@ def our_texts(cfg, params, inputs, start):
 
 def as_run(cfg, params, pad):
     """What `to_huggingface` takes, with any tokenizer."""
-    config = run_config(cfg, add_bos=True, add_eos=False)
+    config = run_config(cfg, add_bos=pad != TOKENIZER.bos_id, add_eos=False)
     tokenizer = TOKENIZER
     if pad is not None:
         tokenizer = type(TOKENIZER)(TOKENIZER._backend, {"pad": pad})

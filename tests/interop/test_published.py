@@ -81,9 +81,39 @@ def test_another_shape_or_function_is_told(folder, tmp_path, capfd):
         train(tiny.config(**taken, model__d_ff=12), tiny.data(), tmp_path / "a")
     with pytest.raises(UserError, match=r"layers/1/attention.* is absent"):
         train(tiny.config(**taken, model__num_layers=2), tiny.data(), tmp_path / "b")
-    cfg = tiny.config(**taken, model__activation="relu", train__num_steps=1)
+    cfg = tiny.config(**taken, model__activation="relu", model__window=3, train__num_steps=1)
     train(cfg, tiny.data(), tmp_path / "c")
-    assert "computes other things: model.activation is relu, there gelu" in capfd.readouterr().err
+    said = capfd.readouterr().err
+    assert "computes other things: model.activation is relu, there gelu" in said
+    assert "model.window is [3], there [0]" in said
+
+
+def test_layers_beyond_the_model_are_not_left_out_in_silence(tmp_path):
+    deep = tiny.config(model__num_layers=3).model
+    to_huggingface(as_run(deep, init(deep, jax.random.key(1)), TOKENIZER), tmp_path / "deep")
+    taken = {"train__init_from": f"hf:{tmp_path / 'deep'}", "train__init_paths": ("*",)}
+    with pytest.raises(UserError, match=r"has 3 layers, layers/2/.* among them, and this model 2"):
+        train(tiny.config(**taken, model__num_layers=2), tiny.data(), tmp_path / "run")
+
+
+def test_a_run_on_a_mesh_is_written_without_its_padding(folder, tmp_path):
+    run = load(f"hf:{folder}", mesh="tensor:2,data:1,fsdp:4")
+    assert run.config.model.vocab_size % 2
+    to_huggingface(run, tmp_path / "again")
+    found, wanted = (
+        nnx.to_pure_dict(nnx.state(load(f"hf:{path}").model, nnx.Param))
+        for path in (tmp_path / "again", folder)
+    )
+    jax.tree.map(np.testing.assert_array_equal, found, wanted)
+
+
+def test_how_a_model_is_computed_is_no_part_of_what_is_written(folder, tmp_path):
+    run = load(f"hf:{folder}")
+    model = dataclasses.replace(run.config.model, attention_kernel="blockwise", logit_chunk=4)
+    run = dataclasses.replace(run, config=dataclasses.replace(run.config, model=model))
+    assert to_huggingface(run, tmp_path / "same") == "gpt2"
+    with pytest.raises(UserError, match="dtype: is 'keep'"):
+        to_huggingface(run, tmp_path / "other", dtype="keep")
 
 
 def test_what_no_family_says_is_refused_by_field(folder, tmp_path):

@@ -11,7 +11,8 @@ from jaxformer.distributed import is_first
 from jaxformer.nn.kernels import blockwise, cudnn, reference, splash
 from jaxformer.nn.kernels.rule import Rule, overrides
 from jaxformer.nn.kernels.select import Case, check_kernel, choose, platform
-from jaxformer.nn.kernels.spread import spread
+from jaxformer.nn.kernels.spread import share_heads, spread
+from jaxformer.sharding import constrain, shards
 
 __all__ = ["Case", "attend", "case_of", "check_kernel", "choose", "platform"]
 
@@ -36,10 +37,17 @@ def _splash(*call: Any) -> jax.Array:
     return spread(splash.attend, *call, step=splash.LANES, prepare=splash.prepare)
 
 
-# XLA cuts cuDNN's call along rows and heads by itself.
+def _cudnn(q_BLHK: jax.Array, k_BSGK: jax.Array, v_BSGK: jax.Array, rule: Rule) -> jax.Array:
+    """XLA cuts the call along rows and heads by itself, where all three are cut alike."""
+    k_BSGK, v_BSGK = share_heads(q_BLHK, k_BSGK, v_BSGK)
+    q_BLHK = constrain(q_BLHK, "batch", None, "heads", None)
+    k_BSGK, v_BSGK = (constrain(x, "batch", None, "kv_heads", None) for x in (k_BSGK, v_BSGK))
+    return cudnn.attend(q_BLHK, k_BSGK, v_BSGK, rule)
+
+
 KERNELS: dict[str, Callable[..., jax.Array]] = {
     "blockwise": _blockwise,
-    "cudnn": cudnn.attend,
+    "cudnn": _cudnn,
     "splash": _splash,
 }
 
@@ -66,6 +74,7 @@ def case_of(q_BLHK: jax.Array, k_BSGK: jax.Array, rule: Rule) -> Case:
         causal=view.causal,
         window=view.window > 0,
         aligned=view.aligned,
+        context=shards("length"),
         asks=frozenset(word for word, asked in asks.items() if asked),
     )
 

@@ -43,6 +43,7 @@ class Case:
     window: bool
     aligned: bool  # queries and keys are the same tokens in the same places
     asks: frozenset[str]  # words of DOES
+    context: int = 1  # pieces that a mesh cuts the queries into
 
 
 def choose(kernel: str, case: Case) -> tuple[str, str]:
@@ -59,9 +60,10 @@ def choose(kernel: str, case: Case) -> tuple[str, str]:
 
 def preferred(case: Case) -> str:
     """What `auto` stands for."""
-    if case.platform == "gpu" and case.dtype == "bfloat16" and case.length > 1:
+    fused = case.dtype == "bfloat16" and case.length > 1 and case.context == 1
+    if case.platform == "gpu" and fused:
         return "cudnn"
-    whole = not (case.length % SPLASH_STEP or case.keys % SPLASH_STEP)
+    whole = not (case.length % (SPLASH_STEP * case.context) or case.keys % SPLASH_STEP)
     if case.platform == "tpu" and case.length >= SPLASH_FROM and whole:
         return "splash"
     if case.length >= _blockwise_from(case) and not obstacle("blockwise", case):
@@ -83,6 +85,8 @@ def obstacle(kernel: str, case: Case) -> str:
     if kernel in ("cudnn", "splash") and case.causal and not case.aligned:
         return "cannot continue a cache"
     if kernel == "cudnn":
+        if case.context > 1:
+            return "takes no queries that are cut along the length"
         if case.dtype not in ("bfloat16", "float16"):
             return f"takes no {case.dtype}"
         if case.head_width % 8 or case.head_width > CUDNN_WIDTH:
@@ -91,6 +95,8 @@ def obstacle(kernel: str, case: Case) -> str:
             return "takes even lengths"
         if case.window and not case.causal:
             return "has no window in both directions"
+    if kernel == "splash" and case.length % (SPLASH_STEP * case.context) and case.context > 1:
+        return f"takes a multiple of {SPLASH_STEP} queries on each of {case.context} devices"
     if kernel == "splash" and case.window and not case.aligned:
         return "has no window over other keys"
     return ""

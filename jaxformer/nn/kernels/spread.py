@@ -10,12 +10,13 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from flax import nnx
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
 from jaxformer.nn.kernels.rule import Rule, overrides
 from jaxformer.nn.masks import Visibility
-from jaxformer.sharding import AXES, partition
+from jaxformer.sharding import AXES, partition, shards
 
 POSITIONS = ("q_positions_BL", "k_positions_BS")
 
@@ -41,9 +42,10 @@ def spread(
     if AXES[0] not in mesh.axis_names or by_hand:
         prepared = () if prepare is None else (prepare(rule, *shapes, 1),)
         return kernel(q_BLHK, k_BSGK, v_BSGK, rule, *prepared)
+    k_BSGK, v_BSGK = share_heads(q_BLHK, k_BSGK, v_BSGK)
     batch = _axes(mesh, "batch", q_BLHK.shape[0])
     length = _axes(mesh, "length", q_BLHK.shape[1], step)
-    # A position encoding gives the biases of all heads.
+    # A position encoding gives the biases of all heads, so each device does them all.
     biased = rule.encoding is not None and overrides(rule.encoding, "bias", "allow")
     heads = None if biased else _axes(mesh, "heads", k_BSGK.shape[2])
     places, encoding, state = _taken_apart(rule)
@@ -73,6 +75,19 @@ def spread(
         check_vma=False,
     )
     return run(q_BLHK, k_BSGK, v_BSGK, places, rule.sink_H, state, *prepared)
+
+
+def share_heads(
+    q_BLHK: jax.Array, k_BSGK: jax.Array, v_BSGK: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Keys and values with a copy of a head for each device that has queries of it.
+
+    As they are where the mesh in use cuts no heads, or has no more pieces than they have heads.
+    """
+    pieces, groups = shards("heads"), k_BSGK.shape[2]
+    if groups % pieces == 0 or pieces % groups or q_BLHK.shape[2] % pieces:
+        return k_BSGK, v_BSGK
+    return jnp.repeat(k_BSGK, pieces // groups, 2), jnp.repeat(v_BSGK, pieces // groups, 2)
 
 
 def _axes(mesh: AbstractMesh, logical: str, size: int, step: int = 1) -> Any:

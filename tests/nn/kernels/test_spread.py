@@ -29,10 +29,16 @@ def test_the_same_numbers_on_eight_devices(monkeypatch, data, heads, biased):
     monkeypatch.setitem(sharding.MESH_AXES, "heads", ("fsdp",))
     encoding = Alibi(model_config(), True) if biased else None
     mesh = sharding.make_mesh(MeshConfig(data, heads))
-    expected = weighted(by_reference, CASE, encoding=encoding)
+    expected, seen = weighted(by_reference, CASE, encoding=encoding), set()
+
+    def kernel(q, *rest):
+        seen.add(q.shape[2])
+        return small(q, *rest)
+
     with jax.set_mesh(mesh):
-        found = weighted(functools.partial(spread, small), CASE, encoding=encoding)
+        found = weighted(functools.partial(spread, kernel), CASE, encoding=encoding)
     assert_close(found, expected)
+    assert seen == {4 if biased else 4 // heads}  # heads on a device, also where groups are fewer
 
 
 def test_queries_cut_along_the_length(monkeypatch):
