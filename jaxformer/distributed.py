@@ -164,6 +164,12 @@ def is_alone() -> bool:
     return jax.process_count() == 1
 
 
+def say(line: str) -> None:
+    """A line on stderr, of several processes by one."""
+    if is_first():
+        print(line, file=sys.stderr, flush=True)
+
+
 def gather(value: Any) -> list[Any]:
     """What each process gave, in their order: a small JSON value. All must call it."""
     if is_alone():

@@ -258,14 +258,12 @@ def using(mesh: Mesh | None) -> contextlib.AbstractContextManager[Any]:
 
 
 def shards(logical: str) -> int:
-    """The number of pieces that the mesh in use cuts an axis into; 1 without a mesh."""
+    """The number of pieces that the mesh in use cuts an axis into, 1 without a mesh.
+
+    To be asked while a function is traced.
+    """
     mesh = jax.sharding.get_abstract_mesh()
     return axis_size(mesh, logical) if AXES[0] in mesh.axis_names else 1
-
-
-def is_cut(logical: str) -> bool:
-    """Whether the mesh in use cuts an axis; to be asked while a function is traced."""
-    return shards(logical) > 1
 
 
 def constrain(x: jax.Array, *logical: str | None) -> jax.Array:

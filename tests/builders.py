@@ -1,14 +1,16 @@
 """Tiny models with numbers worth testing, and pairwise covers of grids of options."""
 
+import contextlib
 import functools
 import itertools
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 from flax import nnx
+from jax.experimental.compilation_cache import compilation_cache
 from ml_collections import ConfigDict
 
 from configs import base
@@ -200,3 +202,15 @@ def leaves(tree: Any) -> dict[str, np.ndarray]:
     flat = jax.tree_util.tree_leaves_with_path(tree)
     name = functools.partial(jax.tree_util.keystr, simple=True, separator="/")
     return {name(keys): np.asarray(leaf) for keys, leaf in flat}
+
+
+@contextlib.contextmanager
+def without_compile_cache() -> Iterator[None]:
+    """For what a compilation prints or counts: a cached program does neither."""
+    jax.config.update("jax_enable_compilation_cache", False)
+    compilation_cache.reset_cache()  # whether it is used is itself remembered
+    try:
+        yield
+    finally:
+        jax.config.update("jax_enable_compilation_cache", True)
+        compilation_cache.reset_cache()

@@ -33,7 +33,8 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 import jax  # noqa: E402
 import pytest  # noqa: E402
-from jax.experimental.compilation_cache import compilation_cache  # noqa: E402
+
+from tests.builders import without_compile_cache  # noqa: E402
 
 jax.config.update("jax_num_cpu_devices", 8)  # not inherited: commands see one device
 
@@ -86,9 +87,6 @@ def free_port() -> int:
 
 @pytest.fixture
 def no_compile_cache() -> Iterator[None]:
-    """For tests that look at what a compilation prints or counts: a cached program does neither."""
-    jax.config.update("jax_enable_compilation_cache", False)
-    compilation_cache.reset_cache()  # whether it is used is itself remembered
-    yield
-    jax.config.update("jax_enable_compilation_cache", True)
-    compilation_cache.reset_cache()
+    """`without_compile_cache` for a whole test."""
+    with without_compile_cache():
+        yield

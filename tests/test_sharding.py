@@ -1,4 +1,3 @@
-import contextlib
 import re
 
 import jax
@@ -7,7 +6,6 @@ import numpy as np
 import optax
 import pytest
 from flax import nnx
-from jax.experimental.compilation_cache import compilation_cache
 from jax.sharding import PartitionSpec as P
 
 from jaxformer import sharding
@@ -17,6 +15,7 @@ from jaxformer.losses import accuracy, cross_entropy
 from jaxformer.models import build, init
 from jaxformer.training.optim import make_optimizer
 from jaxformer.training.state import abstract_state, initialise
+from tests.builders import without_compile_cache
 from tests.training import tiny
 
 
@@ -173,18 +172,6 @@ def test_bytes_a_device_fall_with_fsdp_times_tensor(sizes):
     assert moments == 2 * parameters
 
 
-@contextlib.contextmanager
-def no_compile_cache():
-    """XLA warns while it compiles: a program out of the cache is silent."""
-    jax.config.update("jax_enable_compilation_cache", False)
-    compilation_cache.reset_cache()
-    try:
-        yield
-    finally:
-        jax.config.update("jax_enable_compilation_cache", True)
-        compilation_cache.reset_cache()
-
-
 @pytest.mark.parametrize(
     ("data", "fsdp", "scan_layers"), [(8, 1, False), (2, 4, False), (2, 4, True)]
 )
@@ -208,7 +195,7 @@ def test_losses_on_a_mesh_equal_one_device(data, fsdp, scan_layers, capfd):
         jax.tree.map(np.testing.assert_array_equal, spread.state, alone.state)
         state = spread.state
         for step in range(4):
-            with no_compile_cache():
+            with without_compile_cache():
                 batch = sharding.put_batch(mesh, tiny.batch(step, 16))
                 state, metrics = spread.step(state, batch)
             found.append(metrics["loss"] / metrics["weight"])

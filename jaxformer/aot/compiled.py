@@ -3,6 +3,7 @@
 import dataclasses
 import re
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -10,7 +11,7 @@ import numpy as np
 from flax import nnx
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from jaxformer.aot.chips import Topology, describe_devices
+from jaxformer.aot.chips import Topology
 from jaxformer.aot.hlo import Program
 from jaxformer.aot.memory import abstract_batch, shard_bytes
 from jaxformer.config import RunConfig, check_spread
@@ -48,13 +49,11 @@ class Compiled:
         return arguments + self.outputs - self.aliased + self.temporaries + self.code
 
 
-def compile_step(cfg: RunConfig, topology: Topology) -> Compiled:
-    """Compiles the step that `train` would run on the slice; cfg is resolved.
+def compile_step(cfg: RunConfig, topology: Topology, devices: Sequence[Any]) -> Compiled:
+    """Compiles the step that `train` would run on the slice's devices; cfg is resolved.
 
-    Raises UserError where libtpu is missing, the mesh does not fit the slice or the program does
-    not fit into the memory of a chip.
+    Raises UserError where the mesh does not fit the slice, or the program the memory of a chip.
     """
-    devices = describe_devices(topology)
     mesh = make_mesh(cfg.mesh, devices) or _of_one(devices[0])
     check_spread(cfg, cfg.mesh.filled(len(devices)))
     check_batch(mesh, "train.batch_size", cfg.train.batch_size, cfg.train.num_microbatches)

@@ -154,20 +154,17 @@ class Program:
         """
         if found := TRIPS.search(loop.rest):
             return int(found[1])
-        called = dict(CALLS.findall(loop.rest))["condition"].lstrip("%")
-        known = {instruction.name: instruction for instruction in self.computations[called]}
-        test = next(instruction for instruction in known.values() if instruction.is_root)
-        arguments = [known[operand] for operand in test.operands]
+        condition = dict(CALLS.findall(loop.rest))["condition"].lstrip("%")
+        test = self._root(condition)
+        arguments = [self._names[condition][operand] for operand in test.operands]
         if test.opcode == "fusion":
-            inside = self.computations[CALLS.findall(test.rest)[0][1].lstrip("%")]
-            inner = {instruction.name: instruction for instruction in inside}
-            test = next(instruction for instruction in inside if instruction.is_root)
-            given = [inner[operand] for operand in test.operands]
+            called = _called(test)
+            test = self._root(called)
+            given = [self._names[called][operand] for operand in test.operands]
             arguments = [arguments[_number(x)] if x.opcode == "parameter" else x for x in given]
         if test.opcode != "compare" or "direction=LT" not in test.rest:
             return 1
-        outside = {instruction.name: instruction for instruction in self.computations[name]}
-        start, end = (_constant(argument, loop, outside) for argument in arguments)
+        start, end = (_constant(argument, loop, self._names[name]) for argument in arguments)
         return 1 if end is None else max(0, end - (start or 0))
 
     def _traffic(self, name: str, instruction: Instruction) -> int:
@@ -185,7 +182,7 @@ class Program:
             return 2 * sum(read[UPDATES[instruction.opcode] :][:1] or [written])
         if instruction.opcode == "fusion":
             called = _called(instruction)
-            inside = {_number(x): x.name for x in self.computations[called] if _is_parameter(x)}
+            inside = self._parameters(called)
             taken = [self._taken(called, inside[i]) for i in range(len(operands))]
             read = [r if t is None else min(r, t) for r, t in zip(read, taken, strict=True)]
             parts = self._written(called, self._root(called))
@@ -196,6 +193,10 @@ class Program:
 
     def _root(self, name: str) -> Instruction:
         return next(i for i in self.computations[name] if i.is_root)
+
+    def _parameters(self, name: str) -> dict[int, str]:
+        found = [i for i in self.computations[name] if i.opcode == "parameter"]
+        return {_number(parameter): parameter.name for parameter in found}
 
     def _taken(self, name: str, operand: str) -> int | None:
         """Bytes that a fusion takes of an operand, if slices are all it takes; otherwise None."""
@@ -213,7 +214,7 @@ class Program:
                 sizes = [self._taken(name, user.name)]
             elif user.opcode == "fusion":
                 called = _called(user)
-                inside = {_number(x): x.name for x in self.computations[called] if _is_parameter(x)}
+                inside = self._parameters(called)
                 sizes = [self._taken(called, inside[place]) for place in places]
             for size in sizes:
                 if size is None:
@@ -239,10 +240,6 @@ class Program:
 
 def _called(fusion: Instruction) -> str:
     return CALLS.findall(fusion.rest)[0][1].lstrip("%")
-
-
-def _is_parameter(x: Instruction) -> bool:
-    return x.opcode == "parameter"
 
 
 def _number(parameter: Instruction) -> int:

@@ -1,6 +1,5 @@
 """The checkpoints of a run: saving, and restoring what is whole and what is wanted."""
 
-import fnmatch
 import math
 import os
 from collections.abc import Mapping, Sequence
@@ -15,6 +14,7 @@ from jaxformer.checkpoint.folder import Folder, read_meta
 from jaxformer.checkpoint.writer import Writer
 from jaxformer.distributed import gather, is_alone, is_first, together
 from jaxformer.errors import UserError
+from jaxformer.globs import matching
 
 
 class Checkpoints:
@@ -138,11 +138,7 @@ class Checkpoints:
         Raises UserError where a pattern matches none, or one has another shape or dtype.
         """
         folder, leaves = self._open(step), flatten(abstract_params)
-        for pattern in patterns:
-            if not any(fnmatch.fnmatchcase(path, pattern) for path in leaves):
-                what, mend = f"{pattern!r} matches no parameter", f"paths are like {min(leaves)}"
-                raise UserError("train.init_paths", what, mend)
-        matched = [p for p in leaves if any(fnmatch.fnmatchcase(p, glob) for glob in patterns)]
+        matched = matching("train.init_paths", leaves, patterns)
         wanted = {f"params/{path}": leaves[path] for path in matched}
         saved, mend = saved_arrays(folder), "leave what differs out of train.init_paths"
         check_arrays(folder, wanted, {path: saved[path] for path in wanted if path in saved}, mend)

@@ -16,9 +16,9 @@ def print_aot(cfg: RunConfig, text: str) -> None:
     from jaxformer.aot.report import describe
 
     topology = parse_topology(text)
-    describe_devices(topology)  # refused before any data are opened
+    devices = describe_devices(topology)  # refused before any data are opened
     cfg = resolve_unopened(cfg)
-    compiled = compile_step(cfg, topology)
+    compiled = compile_step(cfg, topology, devices)
     print(describe(cfg, compiled))
     if compiled.total > topology.chip.hbm:
         needed, there = (f"{size / GIB:.2f} GiB" for size in (compiled.total, topology.chip.hbm))

@@ -16,6 +16,7 @@ import numpy as np
 
 from jaxformer.checkpoint import Checkpoints
 from jaxformer.data import Data, open_data
+from jaxformer.distributed import say
 from jaxformer.errors import Preempted, TrainingFailed
 from jaxformer.experiments.cells import Job
 from jaxformer.experiments.feed import Feed
@@ -27,7 +28,7 @@ from jaxformer.training.clock import Clock
 from jaxformer.training.log import Log, Progress
 from jaxformer.training.metrics import Meter, MetricsWriter, flops_per_position, peak_flops
 from jaxformer.training.signals import Stop, stop_on_signal
-from jaxformer.training.start import describe_run, say
+from jaxformer.training.start import describe_run
 from jaxformer.training.workdir import check_restart, disk_errors, locked, save_config
 
 

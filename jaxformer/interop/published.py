@@ -1,6 +1,5 @@
 """A folder of the Hugging Face library as a run, and as what another run starts from."""
 
-import fnmatch
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,8 +10,10 @@ from jax.sharding import Mesh
 
 from jaxformer.config import ModelConfig, RunConfig
 from jaxformer.data.tokenizers import Tokenizer
+from jaxformer.distributed import say
 from jaxformer.errors import UserError
-from jaxformer.interop.read import open_folder, place, read_leaves, say
+from jaxformer.globs import matches, matching
+from jaxformer.interop.read import open_folder, place, read_leaves
 from jaxformer.interop.settings import function_of, run_config
 from jaxformer.sharding import pad, placed, resized
 
@@ -50,16 +51,12 @@ def read_matching(
     Says where the two models compute something else. Raises UserError where a pattern matches none,
     or a parameter is missing or of another shape.
     """
-    for pattern in patterns:
-        if not any(fnmatch.fnmatchcase(name, pattern) for name in leaves):
-            what, mend = f"{pattern!r} matches no parameter", f"paths are like {min(leaves)}"
-            raise UserError("train.init_paths", what, mend)
-    wanted = {n for n in leaves if _any(n, patterns)}
+    wanted = set(matching("train.init_paths", leaves, patterns))
     folder = open_folder(Path(path))
     _compare(path, model, folder.config)
     parts: dict[str, dict[int, np.ndarray]] = {name: {} for name in wanted}
     paths = {p: _target(p, leaves) for row, _ in folder.rows for p in row.paths}
-    lost = [p for p, (target, _) in paths.items() if target not in leaves and _any(p, patterns)]
+    lost = [p for p, (target, _) in paths.items() if target not in leaves and matches(p, patterns)]
     if folder.config.num_layers > model.num_layers and lost:
         what = f"has {folder.config.num_layers} layers, {min(lost)} among them, and this model"
         mend = "set model.num_layers, or name the layers to take in train.init_paths"
@@ -91,10 +88,6 @@ def read_matching(
             path, f"is of another model: {listed}", "leave them out of train.init_paths"
         )
     return {name: found[name] for name in leaves if name in found}
-
-
-def _any(name: str, patterns: Sequence[str]) -> bool:
-    return any(fnmatch.fnmatchcase(name, glob) for glob in patterns)
 
 
 def _target(path: str, leaves: Mapping[str, Any]) -> tuple[str, int]:

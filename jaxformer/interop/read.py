@@ -3,7 +3,6 @@
 import dataclasses
 import os
 import re
-import sys
 from collections.abc import Iterator, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from jax.sharding import Mesh
 
 from jaxformer.config import ModelConfig
 from jaxformer.data.tokenizers import Tokenizer
+from jaxformer.distributed import say
 from jaxformer.errors import UserError
 from jaxformer.interop.bart import BART
 from jaxformer.interop.bert import BERT, ROBERTA
@@ -128,10 +128,6 @@ def place(cfg: ModelConfig, leaves: Any, mesh: Mesh | None, dtype: str) -> dict[
         x = x if dtype == KEEP else x.astype(DTYPES[dtype])
         placed[path] = jax.make_array_from_callback(x.shape, at[path], lambda index, x=x: x[index])
     return jax.tree.unflatten(jax.tree.structure(abstract), [placed[path] for path in wanted])
-
-
-def say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
 
 
 def _family(file: Path, name: Any) -> Family:

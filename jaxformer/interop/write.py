@@ -21,7 +21,7 @@ from jaxformer.interop.read import DTYPES, FAMILIES
 from jaxformer.interop.settings import function_of, model_config
 from jaxformer.interop.tokens import special_ids, write_json, write_words
 from jaxformer.models import abstract_params, build
-from jaxformer.sharding import path_of
+from jaxformer.sharding import fit, path_of
 
 REFUSED = "refused"  # what is written could not be read at all
 
@@ -83,9 +83,7 @@ def write_params(
     tensors: dict[str, np.ndarray] = {}
     for row in family.rows(cfg, Extra(special.pad)):
         # On a mesh a vocabulary may have rows behind it that are no part of the model.
-        parts = [
-            np.asarray(by_layer[path])[tuple(map(slice, plain[path].shape))] for path in row.paths
-        ]
+        parts = [np.asarray(fit(by_layer[path], plain[path].shape)) for path in row.paths]
         found = zip(row.names, row.layout.write(*parts), strict=True)
         tensors |= {name: x.astype(DTYPES[dtype]) for name, x in found}
     return tensors

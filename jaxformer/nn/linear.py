@@ -66,7 +66,7 @@ def affine(
     for the weight gradient. Where their length is cut they are not: rows and tokens that are both
     cut are no one dimension that is.
     """
-    flat = x if sharding.is_cut("length") else x.reshape(-1, x.shape[-1])
+    flat = x if sharding.shards("length") > 1 else x.reshape(-1, x.shape[-1])
     y = jnp.matmul(flat.astype(dtype), kernel_IO.astype(dtype), preferred_element_type=jnp.float32)
     if bias_O is not None:
         y = y + jnp.expand_dims(bias_O, range(y.ndim - 1))

@@ -1,6 +1,5 @@
 """Parameters that training leaves as they are, by path."""
 
-import fnmatch
 from collections.abc import Sequence
 from typing import Any
 
@@ -8,12 +7,8 @@ import jax
 import jax.numpy as jnp
 
 from jaxformer.errors import UserError
+from jaxformer.globs import matches, matching
 from jaxformer.sharding import path_of
-
-
-def is_frozen(path: str, patterns: Sequence[str]) -> bool:
-    """Whether one of the globs matches the whole path."""
-    return any(fnmatch.fnmatchcase(path, glob) for glob in patterns)
 
 
 def hold(tree: Any, patterns: Sequence[str]) -> Any:
@@ -21,16 +16,12 @@ def hold(tree: Any, patterns: Sequence[str]) -> Any:
     if not patterns:
         return tree
     return jax.tree_util.tree_map_with_path(
-        lambda keys, x: jnp.zeros_like(x) if is_frozen(path_of(keys), patterns) else x, tree
+        lambda keys, x: jnp.zeros_like(x) if matches(path_of(keys), patterns) else x, tree
     )
 
 
 def check_frozen(params: Any, patterns: Sequence[str]) -> None:
     """Raises UserError where a pattern matches no parameter, or all are frozen."""
     paths = [path_of(keys) for keys, _ in jax.tree_util.tree_leaves_with_path(params)]
-    for pattern in patterns:
-        if not any(is_frozen(path, [pattern]) for path in paths):
-            what, mend = f"{pattern!r} matches no parameter", f"paths are like {min(paths)}"
-            raise UserError("train.freeze", what, mend)
-    if all(is_frozen(path, patterns) for path in paths):
+    if matching("train.freeze", paths, patterns) == paths:
         raise UserError("train.freeze", "matches every parameter", "leave one to train")

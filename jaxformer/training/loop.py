@@ -18,7 +18,7 @@ from jaxformer.data import Data
 from jaxformer.data.loader import Loader
 from jaxformer.data.stream_loader import StreamLoader
 from jaxformer.data.streams import RowStream
-from jaxformer.distributed import is_alone, is_first, together
+from jaxformer.distributed import is_alone, is_first, say, together
 from jaxformer.errors import Preempted
 from jaxformer.evaluation.evaluators import validation
 from jaxformer.mesh import make_mesh, place
@@ -34,7 +34,7 @@ from jaxformer.training.log import Log, Progress
 from jaxformer.training.metrics import Meter, MetricsWriter, flops_per_position, peak_flops
 from jaxformer.training.optim import make_optimizer
 from jaxformer.training.signals import Stop, stop_on_signal
-from jaxformer.training.start import Places, describe_run, find_start, make_state, say
+from jaxformer.training.start import Places, describe_run, find_start, make_state
 from jaxformer.training.state import TrainState, abstract_state
 from jaxformer.training.step import jit_train_step
 from jaxformer.training.workdir import check_restart, disk_errors, locked, save_config

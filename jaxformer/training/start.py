@@ -6,7 +6,6 @@ was; `make_state` carries it out.
 
 import dataclasses
 import importlib.metadata
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,7 +16,7 @@ import optax
 from jaxformer.checkpoint import Checkpoints
 from jaxformer.config import RunConfig
 from jaxformer.data import Data, changed_sources, source_fingerprints
-from jaxformer.distributed import is_first, together
+from jaxformer.distributed import is_first, say, together
 from jaxformer.errors import PUBLISHED, UserError
 from jaxformer.interop import read_matching
 from jaxformer.sharding import path_of, resized
@@ -122,12 +121,6 @@ def _mixed(cfg: RunConfig, params: Any, places: Places) -> Any:
     say(f"{len(found)} of {len(leaves)} parameters are those of {where}: {names}")
     mixed = [found.get(path_of(keys), leaf) for keys, leaf in leaves]
     return resized(jax.tree.unflatten(structure, mixed), places.live.params)
-
-
-def say(line: str) -> None:
-    """A line on stderr, of several processes by one."""
-    if is_first():
-        print(line, file=sys.stderr, flush=True)
 
 
 def _version() -> str:

@@ -236,3 +236,15 @@ def test_activations_are_what_the_backward_pass_is_given(remat, placement):
         assert ours[1] - ours[0] <= real[1] - real[0] <= 3 * (ours[1] - ours[0])
     else:
         assert real[1] - real[0] == ours[1] - ours[0]
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_what_kernels_and_chunks_of_logits_do_not_keep(tied):
+    """Float32 weights of 3 layers of 12 heads x 16 keys; 12 of 16 positions of float32 logits."""
+    plain = {"vocab_size": 100, "tie_embeddings": tied}
+    sizes = [
+        rows(wide(**plain, **changes), length=16)["total"]["activation_bytes"]
+        for changes in ({}, {"attention_kernel": "blockwise"}, {"logit_chunk": 4})
+    ]
+    assert sizes[0] - sizes[1] == 3 * 12 * 16 * 4
+    assert sizes[0] - sizes[2] == 4 * 100 * 12 / 16

@@ -24,6 +24,7 @@ def ran():
     cases = {
         "unknown": ["train.py", *TINY, "--aot=v9x:2x2"],
         "both": ["train.py", *TINY, "--aot=v5e:2x2", "--dry_run"],
+        "process": ["train.py", *TINY, "--aot=v5e:2x2", "--num_processes=2"],
         "dry run": ["train.py", *TINY, "--dry_run"],
     }
     if has_libtpu:
@@ -40,6 +41,7 @@ def test_an_unknown_topology_is_one_line(ran):
     assert error.count("\n") == 1
     assert ran["both"][:2] == (2, "")
     assert ran["both"][2] == "error: --aot: is given besides --dry_run, give one of them\n"
+    assert ran["process"][2].startswith("error: --num_processes: is given with --aot, leave it out")
 
 
 def test_a_dry_run_prints_bytes_by_kind(ran):

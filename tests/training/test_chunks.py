@@ -118,6 +118,7 @@ def test_memory_of_a_large_vocabulary():
         return step.lower(state, rows).compile().memory_analysis().temp_size_in_bytes
 
     plain, chunked = temporary(0), temporary(256)
+    print(f"temporaries: {plain / 2**20:,.0f} MiB, in chunks {chunked / 2**20:,.0f} MiB")
     assert plain > 4096 * 131072 * 4
     assert 4 * chunked < plain
 

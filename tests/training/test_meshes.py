@@ -4,18 +4,17 @@ Each case takes other options with it (positions, windows, packing, grouped head
 that few meshes meet most of them; the product with all meshes is slow.
 """
 
-import contextlib
 from typing import Any
 
 import jax
 import numpy as np
 import pytest
-from jax.experimental.compilation_cache import compilation_cache
 
 from jaxformer import sharding
 from jaxformer.checkpoint import Checkpoints
 from jaxformer.config import MeshConfig
 from jaxformer.training.loop import train
+from tests.builders import without_compile_cache
 from tests.training import tiny
 from tests.training.test_loop import lines
 
@@ -99,24 +98,12 @@ def updates(cfg, case, mesh, steps=5):
     return np.array(jax.device_get(found)), jax.device_get(params)
 
 
-@contextlib.contextmanager
-def no_compile_cache():
-    """XLA warns while it compiles: a program out of the cache is silent."""
-    jax.config.update("jax_enable_compilation_cache", False)
-    compilation_cache.reset_cache()
-    try:
-        yield
-    finally:
-        jax.config.update("jax_enable_compilation_cache", True)
-        compilation_cache.reset_cache()
-
-
 def check(case, sizes, capfd):
     cfg = config(case)
     expected, params = updates(cfg, case, None)
     mesh = sharding.make_mesh(MeshConfig(*sizes))
     assert mesh is not None
-    with no_compile_cache():
+    with without_compile_cache():
         found, its = updates(cfg, case, mesh)
     np.testing.assert_allclose(found, expected, rtol=1e-5)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5), its, params)

@@ -1,13 +1,12 @@
 """Attention kernels. `reference` is the definition; the others compute the same in other ways."""
 
 import functools
-import sys
 from collections.abc import Callable
 from typing import Any
 
 import jax
 
-from jaxformer.distributed import is_first
+from jaxformer.distributed import say
 from jaxformer.nn.kernels import blockwise, cudnn, reference, splash
 from jaxformer.nn.kernels.rule import Rule, overrides
 from jaxformer.nn.kernels.select import Case, check_kernel, choose, platform
@@ -79,8 +78,4 @@ def case_of(q_BLHK: jax.Array, k_BSGK: jax.Array, rule: Rule) -> Case:
     )
 
 
-@functools.cache
-def _say_once(line: str) -> None:
-    """A line on stderr the first time that it is true."""
-    if is_first():
-        print(line, file=sys.stderr, flush=True)
+_say_once = functools.cache(say)
