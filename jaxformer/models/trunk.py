@@ -95,6 +95,7 @@ class Trunk(nnx.Module):
             k_positions,
             extents_BL,
             slots_BL,
+            None if cache is None else cache.length_B,
             source,
             key,
             frozenset(capture),

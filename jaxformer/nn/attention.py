@@ -8,7 +8,7 @@ from flax import nnx
 
 from jaxformer.config import LayerSpec, ModelConfig
 from jaxformer.nn import kernels, parameters
-from jaxformer.nn.cache import LayerCache
+from jaxformer.nn.cache import LayerCache, Places, append
 from jaxformer.nn.context import Context
 from jaxformer.nn.kernels.rule import Rule
 from jaxformer.nn.linear import Linear
@@ -104,22 +104,48 @@ class SelfAttention(Attention):
         places = context.q_positions_BL, context.extents_BL
         q_BLHK, k_BSGK = encoding.rotate(q_BLHK, k_BSGK, *places)
         q_BLHK = scale_queries(q_BLHK, *places, self.logn_length, context.visibility.causal)
+        view, k_positions_BS = context.visibility, context.k_positions_BS
         if cache is not None:
-            assert context.slots_BL is not None
-            cache = cache.write(context.slots_BL, k_BSGK, v_BSGK, cache_index)
-            k_BSGK, v_BSGK = cache.read(cache_index)
+            cache, k_BSGK, v_BSGK, kept = self._append(cache, k_BSGK, v_BSGK, context, cache_index)
+            k_positions_BS = kept.positions
+            view = dataclasses.replace(
+                view,
+                k_order_BS=kept.order,
+                k_segment_ids_BS=kept.segment_ids,
+                k_prefix_BS=kept.prefix,
+            )
         rule = Rule(
-            dataclasses.replace(context.visibility, window=self.spec.window),
+            dataclasses.replace(view, window=self.spec.window),
             self.scale,
             encoding=encoding,
             q_positions_BL=context.q_positions_BL,
-            k_positions_BS=context.k_positions_BS,
+            k_positions_BS=k_positions_BS,
             key=context.key,
             layer=layer,
             captures="attention_weights" in context.capture,
         )
         out_BLD, weights_BHLS = self.attend(q_BLHK, k_BSGK, v_BSGK, rule)
         return out_BLD, cache, weights_BHLS
+
+    def _append(
+        self,
+        cache: LayerCache,
+        k_BLGK: jax.Array,
+        v_BLGK: jax.Array,
+        context: Context,
+        cache_index: jax.Array | None,
+    ) -> tuple[LayerCache, jax.Array, jax.Array, Places]:
+        """The cache with the new tokens; keys, values and places of what they may look at."""
+        assert context.slots_BL is not None
+        assert context.lengths_B is not None
+        view, new_prefix_BL = context.visibility, None
+        if view.k_prefix_BS is not None:
+            new_prefix_BL = jnp.take_along_axis(view.k_prefix_BS, context.slots_BL, 1, mode="clip")
+        new = Places(context.slots_BL, view.q_segment_ids_BL, context.q_positions_BL, new_prefix_BL)
+        kept = Places(
+            view.k_order_BS, view.k_segment_ids_BS, context.k_positions_BS, view.k_prefix_BS
+        )
+        return append(cache, k_BLGK, v_BLGK, new, kept, context.lengths_B, cache_index)
 
 
 class CrossAttention(Attention):

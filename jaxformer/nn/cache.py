@@ -4,12 +4,17 @@ Only this module writes to it. Appending compacts: a row's non-padding tokens go
 slots and padding is dropped, so slot number equals order within the row whatever the padding was.
 Whoever allocates a cache checks in Python that prompt and new tokens fit: writes beyond the
 capacity cannot raise under jit.
+
+A layer that looks back over a window keeps no more keys than that: its slots are a ring, in which
+the token at order n takes slot n mod W (Jiang et al. 2023, Mistral 7B, §2). Heads come before
+slots, as products of heads want them: with slots first XLA on CPU turns the whole cache round at
+every token.
 """
 
 import dataclasses
 import functools
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -25,23 +30,87 @@ BLOCK = 16  # slots that beams trade at a time
 @functools.partial(jax.tree_util.register_dataclass, data_fields=["k", "v"], meta_fields=[])
 @dataclasses.dataclass(frozen=True)
 class LayerCache:
-    """Keys and values of one layer [B, C, G, K], or of all layers stacked [N, B, C, G, K]."""
+    """Keys and values of one layer [B, G, C, K], or of all layers stacked [N, B, G, C, K]."""
 
     k: jax.Array
     v: jax.Array
+
+    @staticmethod
+    def of(k_BSGK: jax.Array, v_BSGK: jax.Array) -> "LayerCache":
+        """One layer's, all of it written at once."""
+        return LayerCache(k_BSGK.swapaxes(1, 2), v_BSGK.swapaxes(1, 2))
+
+    @property
+    def capacity(self) -> int:
+        return self.k.shape[-2]
 
     def write(
         self, slots_BL: jax.Array, k_BLGK: jax.Array, v_BLGK: jax.Array, layer: Any = None
     ) -> "LayerCache":
         """Writes at each row's slots; a slot outside the cache (padding) is dropped."""
-        rows_B1 = jnp.arange(slots_BL.shape[0])[:, None]
-        at = (rows_B1, slots_BL) if layer is None else (layer, rows_B1, slots_BL)
+        at = (jnp.arange(slots_BL.shape[0])[:, None], slice(None), slots_BL)
+        at = at if layer is None else (layer, *at)
         k = self.k.at[at].set(k_BLGK.astype(self.k.dtype), mode="drop")
         return LayerCache(k, self.v.at[at].set(v_BLGK.astype(self.v.dtype), mode="drop"))
 
     def read(self, layer: Any = None) -> tuple[jax.Array, jax.Array]:
         """Keys and values [B, C, G, K] of one layer."""
-        return (self.k, self.v) if layer is None else (self.k[layer], self.v[layer])
+        k, v = (self.k, self.v) if layer is None else (self.k[layer], self.v[layer])
+        return k.swapaxes(1, 2), v.swapaxes(1, 2)
+
+
+class Places(NamedTuple):
+    """Of the new tokens or of keys: order in the row, segment ids, positions, prefix or not."""
+
+    order: jax.Array
+    segment_ids: jax.Array
+    positions: jax.Array
+    prefix: jax.Array | None
+
+
+def append(
+    cache: LayerCache,
+    k_BLGK: jax.Array,
+    v_BLGK: jax.Array,
+    new: Places,
+    kept: Places,
+    length_B: jax.Array,
+    layer: Any = None,
+) -> tuple[LayerCache, jax.Array, jax.Array, Places]:
+    """Adds new tokens; returns the cache and the keys, values and places that they may look at.
+
+    `new` [B, L] are the tokens' places, padding with an order outside the cache. `kept` [B, C] are
+    those of all tokens so far, these included, by order; `length_B` is how many there are.
+    """
+    capacity = cache.capacity
+    if capacity == kept.segment_ids.shape[1]:
+        cache = cache.write(new.order, k_BLGK, v_BLGK, layer)
+        return cache, *cache.read(layer), kept
+    real_BL = new.segment_ids != 0
+    lasts_BL = real_BL & (new.order >= length_B[:, None] - capacity)
+    slots_BL = jnp.where(lasts_BL, new.order % capacity, capacity)
+    written = cache.write(slots_BL, k_BLGK, v_BLGK, layer)
+    if new.order.shape[1] == 1:
+        return written, *written.read(layer), _ring(kept, length_B, capacity)
+    # The first of several new tokens look at keys that the last of them push out of the ring.
+    before = _ring(kept, length_B - real_BL.sum(1, dtype=jnp.int32), capacity)
+    old, fresh = cache.read(layer), (k_BLGK, v_BLGK)
+    k, v = (jnp.concatenate([a.astype(b.dtype), b], 1) for a, b in zip(old, fresh, strict=True))
+    seen = jax.tree.map(lambda a, b: jnp.concatenate([a, b], 1), before, new)
+    return written, k, v, seen
+
+
+def _ring(kept: Places, length_B: jax.Array, capacity: int) -> Places:
+    """Places [B, W] of what a ring's slots hold once a row has `length_B` tokens."""
+    newest_B1 = length_B[:, None] - 1
+    order_BW = newest_B1 - (newest_B1 - jnp.arange(capacity)[None]) % capacity
+
+    def take(x_BC: jax.Array) -> jax.Array:
+        return jnp.take_along_axis(x_BC, jnp.maximum(order_BW, 0), 1)
+
+    segment_ids_BW = jnp.where(order_BW < 0, 0, take(kept.segment_ids))
+    prefix_BW = None if kept.prefix is None else take(kept.prefix)
+    return Places(order_BW, segment_ids_BW, take(kept.positions), prefix_BW)
 
 
 @functools.partial(
@@ -104,14 +173,22 @@ class Cache:
 
         def move(number: jax.Array, layers: Any) -> Any:
             def one(x: jax.Array) -> jax.Array:
-                part = jax.lax.dynamic_slice_in_dim(x, number * block, block, axis + 1)
+                part = jax.lax.dynamic_slice_in_dim(x, number * block, block, axis + 2)
                 part = _take(part, rows_B, axis)
-                return jax.lax.dynamic_update_slice_in_dim(x, part, number * block, axis + 1)
+                return jax.lax.dynamic_update_slice_in_dim(x, part, number * block, axis + 2)
 
             return jax.tree.map(one, layers)
 
-        layers = jax.lax.fori_loop(0, blocks, move, self.layers)
-        return dataclasses.replace(self._take_places(rows_B), layers=layers)
+        def is_whole(layer: Any) -> bool:
+            return layer.capacity == self.capacity
+
+        stacked = isinstance(self.layers, LayerCache)
+        layers = (self.layers,) if isinstance(self.layers, LayerCache) else self.layers
+        whole = jax.lax.fori_loop(0, blocks, move, [x for x in layers if is_whole(x)])
+        # A ring is short: it moves at once.
+        layers = tuple(whole.pop(0) if is_whole(x) else _take(x, rows_B, axis) for x in layers)
+        found = self._take_places(rows_B)
+        return dataclasses.replace(found, layers=layers[0] if stacked else layers)
 
     @property
     def _row_axis(self) -> int:
@@ -170,23 +247,26 @@ def init_cache(
 ) -> Any:
     """An empty cache for `capacity` tokens a row, whose positions stay below `extent_B`.
 
-    None stands for the capacity. `positions_BC` are those planned for the tokens to come. Of an
-    LSTM it is the state before the first token, whatever the capacity.
+    Layers with a window keep that many keys at most. None stands for the capacity. `positions_BC`
+    are those planned for the tokens to come. Of an LSTM it is the state before the first token,
+    whatever the capacity.
     """
     if cfg.architecture == "lstm":
         return init_state(cfg, batch_size)
-    shape = (batch_size, capacity, cfg.kv_heads, cfg.head_width)
 
-    def layer(*leading: int) -> LayerCache:
-        axes = ("layers",) * len(leading) + ("batch", "length", "kv_heads", None)
-        empty = jnp.zeros((*leading, *shape), dtype)
+    def layer(window: int, *leading: int) -> LayerCache:
+        slots = min(window or capacity, capacity)
+        shape = (*leading, batch_size, cfg.kv_heads, slots, cfg.head_width)
+        axes = ("layers",) * len(leading) + ("batch", "kv_heads", "length", None)
+        empty = jnp.zeros(shape, dtype)
         return LayerCache(constrain(empty, *axes), constrain(empty, *axes))
 
     empty_BC = jnp.zeros((batch_size, capacity), jnp.int32)
+    specs = cfg.layer_specs(cfg.num_layers)
     if cfg.scan_layers:
-        layers = layer(cfg.num_layers)
+        layers = layer(specs[0].window, cfg.num_layers)
     else:
-        layers = tuple(layer() for _ in range(cfg.num_layers))
+        layers = tuple(layer(spec.window) for spec in specs)
     if extent_B is None:
         extent_B = jnp.full(batch_size, capacity, jnp.int32)
     planned_BC = empty_BC if positions_BC is None else positions_BC

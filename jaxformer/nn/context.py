@@ -27,7 +27,8 @@ class Context:
     q_positions_BL: jax.Array
     k_positions_BS: jax.Array
     extents_BL: jax.Array  # of the queries' documents: largest position + 1
-    slots_BL: jax.Array | None  # where the cache takes the new keys; None without a cache
+    slots_BL: jax.Array | None  # orders of the new keys in the cache, outside of it for padding;
+    lengths_B: jax.Array | None  # … and how many it has then; None without a cache
     source: Source | None  # for cross-attention
     key: RowKey | None  # None: no dropout
     capture: frozenset[str]

@@ -53,13 +53,13 @@ def source_caches(layers: Layers, hidden_BSD: jax.Array) -> Caches:
     """Keys and values of the source for every layer's cross-attention, computed once."""
     if isinstance(layers, nnx.List):
         pairs = [block.cross_attention.keys_values(hidden_BSD) for block in layers]
-        return tuple(LayerCache(*pair) for pair in pairs)
+        return tuple(LayerCache.of(*pair) for pair in pairs)
     graphdef, state = nnx.split(layers)
 
     def keys_values(state: nnx.State) -> LayerCache:
         attention = nnx.merge(graphdef, state).cross_attention
         assert attention is not None
-        return LayerCache(*attention.keys_values(hidden_BSD))
+        return LayerCache.of(*attention.keys_values(hidden_BSD))
 
     return jax.lax.map(keys_values, state)
 

@@ -49,7 +49,7 @@ def test_tokens_beyond_the_capacity_leave_the_slots_as_they_are():
 @pytest.mark.parametrize("layer", [None, 1])
 def test_writing_and_reading(layer):
     k_BLGK = np.arange(1.0, 9.0, dtype=np.float32).reshape(2, 2, 1, 2)
-    shape = (2, 3, 1, 2) if layer is None else (3, 2, 3, 1, 2)
+    shape = (2, 1, 3, 2) if layer is None else (3, 2, 1, 3, 2)
     start = LayerCache(jnp.zeros(shape), jnp.zeros(shape))
     cache = start.write(jnp.array([[2, 0], [3, 1]]), jnp.asarray(k_BLGK), -k_BLGK, layer)
     expected_BCGK = np.zeros((2, 3, 1, 2))
@@ -68,7 +68,7 @@ def test_an_empty_cache(scan_layers):
     cfg = model_config(num_kv_heads=2, scan_layers=scan_layers)
     cache = init_cache(cfg, 3, 7, jnp.bfloat16)
     shapes = [leaf.shape for leaf in jax.tree.leaves(cache.layers)]
-    assert shapes == ([(2, 3, 7, 2, 4)] * 2 if scan_layers else [(3, 7, 2, 4)] * 4)
+    assert shapes == ([(2, 3, 2, 7, 4)] * 2 if scan_layers else [(3, 2, 7, 4)] * 4)
     assert {leaf.dtype for leaf in jax.tree.leaves(cache.layers)} == {jnp.dtype("bfloat16")}
     assert cache.capacity == 7
     assert cache.positions_BC.shape == cache.segment_ids_BC.shape == (3, 7)

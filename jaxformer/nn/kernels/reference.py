@@ -18,11 +18,16 @@ def attend(
     """
     B, L, H, K = q_BLHK.shape
     S, G = k_BSGK.shape[1:3]
-    q_BLGRK = q_BLHK.reshape(B, L, G, H // G, K)
-    logits_BGRLS = jnp.einsum(
-        "BLGRK,BSGK->BGRLS", q_BLGRK, k_BSGK, preferred_element_type=jnp.float32
+    # The R heads of a group and their L queries are N rows of one product, heads before tokens
+    # throughout: as a cache is laid out, so that XLA turns no keys or values round.
+    q_BGRLK = q_BLHK.reshape(B, L, G, H // G, K).transpose(0, 2, 3, 1, 4)
+    q_BGNK, k_BGSK, v_BGSK = (
+        q_BGRLK.reshape(B, G, -1, K),
+        k_BSGK.swapaxes(1, 2),
+        v_BSGK.swapaxes(1, 2),
     )
-    logits_BHLS = logits_BGRLS.reshape(B, H, L, S) * rule.scale
+    logits_BGNS = jnp.einsum("BGNK,BGSK->BGNS", q_BGNK, k_BGSK, preferred_element_type=jnp.float32)
+    logits_BHLS = logits_BGNS.reshape(B, H, L, S) * rule.scale
     if rule.softcap:
         logits_BHLS = rule.softcap * jnp.tanh(logits_BHLS / rule.softcap)
     mask = masks.attention_mask(rule.visibility)[:, None]
@@ -36,13 +41,14 @@ def attend(
     sink = None if rule.sink_H is None else rule.sink_H[None, :, None, None]
     weights_BHLS = masked_softmax(logits_BHLS, mask, sink)
     dropped = dropout(weights_BHLS, rule.dropout_rate, rule.key, rule.site, rule.layer)
-    out_BLGRK = jnp.einsum(
-        "BGRLS,BSGK->BLGRK",
-        dropped.reshape(B, G, H // G, L, S).astype(v_BSGK.dtype),
-        v_BSGK,
+    out_BGNK = jnp.einsum(
+        "BGNS,BGSK->BGNK",
+        dropped.reshape(B, G, -1, S).astype(v_BSGK.dtype),
+        v_BGSK,
         preferred_element_type=jnp.float32,
     )
-    return out_BLGRK.reshape(B, L, H, K).astype(q_BLHK.dtype), weights_BHLS
+    out_BLHK = out_BGNK.reshape(B, H, L, K).swapaxes(1, 2)
+    return out_BLHK.astype(q_BLHK.dtype), weights_BHLS
 
 
 def masked_softmax(logits: jax.Array, mask: jax.Array, sink: jax.Array | None = None) -> jax.Array:
