@@ -48,10 +48,27 @@ class LayerCache:
         self, slots_BL: jax.Array, k_BLGK: jax.Array, v_BLGK: jax.Array, layer: Any = None
     ) -> "LayerCache":
         """Writes at each row's slots; a slot outside the cache (padding) is dropped."""
+        if slots_BL.shape == (1, 1):
+            return self._write_one(slots_BL[0, 0], k_BLGK, v_BLGK, layer)
         at = (jnp.arange(slots_BL.shape[0])[:, None], slice(None), slots_BL)
         at = at if layer is None else (layer, *at)
         k = self.k.at[at].set(k_BLGK.astype(self.k.dtype), mode="drop")
-        return LayerCache(k, self.v.at[at].set(v_BLGK.astype(self.v.dtype), mode="drop"))
+        v = self.v.at[at].set(v_BLGK.astype(self.v.dtype), mode="drop")
+        # Without the barrier XLA on CPU writes one cache to keep and another to read.
+        return LayerCache(*jax.lax.optimization_barrier((k, v)))
+
+    def _write_one(self, slot: jax.Array, k_BLGK: jax.Array, v_BLGK: jax.Array, layer: Any) -> Any:
+        """The same for one token of one row: as a condition, or XLA on CPU copies the caches."""
+
+        def put(x: jax.Array, new_BLGK: jax.Array) -> jax.Array:
+            new = new_BLGK.swapaxes(1, 2).astype(x.dtype)
+            new, at = (new, ()) if layer is None else (new[None], (layer,))
+            return jax.lax.dynamic_update_slice(x, new, (*at, 0, 0, slot, 0))
+
+        def put_both(cache: LayerCache) -> LayerCache:
+            return LayerCache(put(cache.k, k_BLGK), put(cache.v, v_BLGK))
+
+        return jax.lax.cond(slot < self.capacity, put_both, lambda cache: cache, self)
 
     def read(self, layer: Any = None) -> tuple[jax.Array, jax.Array]:
         """Keys and values [B, C, G, K] of one layer."""
