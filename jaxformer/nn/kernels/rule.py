@@ -21,7 +21,7 @@ class Rule:
     scale: float
     softcap: float = 0.0
     sink_H: jax.Array | None = None
-    encoding: PositionEncoding | None = None  # its bias and allow hooks; None: no such terms
+    encoding: PositionEncoding | None = None  # its hooks bias, allow, score and mix; or none
     q_positions_BL: jax.Array | None = None
     k_positions_BS: jax.Array | None = None
     dropout_rate: float = 0.0

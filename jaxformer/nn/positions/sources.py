@@ -35,6 +35,7 @@ class PositionSource:
 
     def __init__(self, cfg: ModelConfig):
         self.range = cfg.position.source.range or cfg.max_length
+        self.unit = cfg.position.source.unit
         self.abacus = cfg.position.source.abacus
 
     def train(
@@ -93,6 +94,26 @@ class Randomized(PositionSource):
         return self.range
 
 
+class RandomFloat(PositionSource):
+    """Sorted reals drawn uniformly from 0 to range, one draw a document; Shimizu et al. 2026, RFS.
+
+    Ids are whole: they count steps, `random_float.steps` to a position, and encodings divide by
+    that. No two tokens of a document share one. Evaluation draws as `randomized` does.
+    """
+
+    is_default = False
+
+    def train(
+        self, tokens_BL: jax.Array, segment_ids_BL: jax.Array, positions_BL: jax.Array, key: RowKey
+    ) -> jax.Array:
+        return sorted_reals(key, segment_ids_BL, positions_BL, self.unit * self.range)
+
+    test = train
+
+    def most_tokens(self, bound: int) -> int:
+        return self.unit * self.range
+
+
 class Abacus(PositionSource):
     """The place of a digit within its number, from 1; 0 for all other tokens; McLeish et al. 2024.
 
@@ -146,6 +167,7 @@ SOURCES: dict[str, type[PositionSource]] = {
     "contiguous": PositionSource,
     "offset": Offset,
     "randomized": Randomized,
+    "random_float": RandomFloat,
     "abacus": Abacus,
     "coupled": Coupled,
 }
@@ -205,7 +227,9 @@ class Limit(NamedTuple):
 
 def document_limit(cfg: ModelConfig) -> Limit:
     """How long a document a model can read or write."""
-    own_range = cfg.position.source.kind == "randomized" and cfg.position.source.range
+    own_range = (
+        cfg.position.source.kind in ("randomized", "random_float") and cfg.position.source.range
+    )
     field = "model.position.source.range" if own_range else "model.max_length"
     return Limit(make_source(cfg).most_tokens(position_bound(cfg)), field)
 
@@ -238,6 +262,34 @@ def sorted_samples(
         )
         seen_BM = jnp.cumsum(scores_BM <= highest_B1, axis=1)
         found_BL = jax.vmap(jnp.searchsorted)(seen_BM, positions_BL + 1)
+        return document + 1, jnp.where(here_BL, found_BL, ids_BL)
+
+    start = jnp.ones_like(last), jnp.zeros_like(positions_BL)
+    return jax.lax.while_loop(lambda carry: carry[0] <= last, draw, start)[1]
+
+
+def sorted_reals(
+    key: RowKey, segment_ids_BL: jax.Array, positions_BL: jax.Array, size: int
+) -> jax.Array:
+    """int32[B, L]: id i < L of a document becomes the i-th smallest of draws from 0 … size - 1.
+
+    Draws, one for each id of the document, leave room for the number of their place, which is added
+    after sorting, so that all differ: where steps are fine these are sorted uniform reals.
+    """
+    row_keys, places_L = _row_keys(key), jnp.arange(positions_BL.shape[1])
+    last = segment_ids_BL.max(initial=0)
+
+    def one(key: jax.Array, count: jax.Array) -> jax.Array:
+        keys_L, room = jax.vmap(jax.random.fold_in, (None, 0))(key, places_L), size - count + 1
+        draws_L = jax.vmap(lambda k: jax.random.randint(k, (), 0, jnp.maximum(room, 1)))(keys_L)
+        return jnp.sort(jnp.where(places_L < count, draws_L, size)) + places_L
+
+    def draw(carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        document, ids_BL = carry
+        here_BL = segment_ids_BL == document
+        count_B = jnp.where(here_BL, positions_BL + 1, 0).max(1)
+        keys = jax.vmap(jax.random.fold_in, (0, None))(row_keys, document)
+        found_BL = jnp.take_along_axis(jax.vmap(one)(keys, count_B), positions_BL, axis=1)
         return document + 1, jnp.where(here_BL, found_BL, ids_BL)
 
     start = jnp.ones_like(last), jnp.zeros_like(positions_BL)
