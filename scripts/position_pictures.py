@@ -24,6 +24,7 @@ from jaxformer.nn.positions import PositionEncoding, Rope, encoding_class
 from jaxformer.nn.positions.logn import scale_queries
 from jaxformer.nn.positions.scaling import SCALINGS, dynamic_stretch
 from jaxformer.nn.positions.t5 import buckets
+from jaxformer.nn.positions.xpos import zetas
 
 OUT = Path(__file__).resolve().parent.parent / "docs" / "positions"
 # Okabe and Ito's colours, which readers with any colour vision tell apart, and dashes besides.
@@ -233,6 +234,76 @@ def draw_fire() -> Figure:
     return fig
 
 
+def draw_xpos() -> Figure:
+    titles = ["ζ^(Δ / 512) of pairs of a head of 64", "mean over all dimensions"]
+    labels = ["what is left of a product", "product of ones"]
+    fig, (left, right) = figure(titles, "distance i - j", labels)
+    far, section = np.arange(0, 2049, 4), config("xpos", {}).position.xpos
+    of_pairs = zetas(64, section)
+    for m in (0, 8, 16, 31):
+        left.plot(far, of_pairs[m] ** (far / section.scale_base), label=f"m = {m}")
+    for kind in ("xpos", "rope"):
+        right.plot(far, likeness(encoding(kind), far), label=kind)
+    left.legend(fontsize=8)
+    right.legend(fontsize=8)
+    return fig
+
+
+def draw_hard_alibi() -> Figure:
+    titles = [f"head {h} of 8" for h in (1, 3, 5)]
+    fig, axes = figure(titles, "position of the key", ["position of the query", ""])
+    at = jnp.arange(12)[None]
+    seen_BHLS = encoding("hard_alibi").allow(at, at)
+    assert seen_BHLS is not None
+    for ax, h in zip(axes, (1, 3, 5), strict=True):
+        ax.imshow(np.tril(np.asarray(seen_BHLS)[0, h - 1]), cmap="Blues", vmin=0, vmax=1.4)
+        ax.grid(False)
+    return fig
+
+
+def draw_sandwich() -> Figure:
+    fig, (near, far) = figure(["8 heads", "the same, farther"], "distance i - j", ["bias"])
+    of = encoding("sandwich")
+    for ax, distances in ((near, np.arange(65)), (far, np.arange(0, 4097, 16))):
+        for h, bias in enumerate(biases(of, distances), 1):
+            if h in (1, 2, 4, 8):
+                ax.plot(distances, bias, label=f"head {h}")
+        ax.legend(fontsize=8)
+    return fig
+
+
+def draw_shaw() -> Figure:
+    fig, (ax,) = figure(
+        ["three queries, before training"], "distance i - j", ["added to the logit"]
+    )
+    far, of = np.arange(33), encoding("shaw")
+    q_BLHK = jax.random.normal(jax.random.key(1), (1, 1, 3, 64))
+    nothing = jnp.zeros((1, 3, 1, 33))
+    ids = jnp.array([[32]]), jnp.asarray(32 - far)[None]
+    score_BHLS = of.score(q_BLHK, nothing, nothing == 0, *ids)
+    assert score_BHLS is not None
+    for score_S in np.asarray(score_BHLS)[0, :, 0]:
+        ax.plot(far, score_S)
+    ax.axvline(16, color=COLOURS[-2], linestyle=":", linewidth=1)
+    return fig
+
+
+def draw_cope() -> Figure:
+    fig, (ax,) = figure(["keys of one query"], "distance i - j", ["position p"])
+    far = np.arange(65)
+    of: Any = encoding("cope")
+    gates = {
+        "every key counts ½": np.full(65, 0.5),
+        "every key counts": np.ones(65),
+        "one of eight counts": (far % 8 == 4) * 0.98 + 0.01,
+    }
+    for label, gate in gates.items():
+        gates_BHLS = jnp.asarray(gate[::-1].copy(), jnp.float32)[None, None, None]
+        ax.plot(far, np.asarray(of.count(gates_BHLS, None, None))[0, 0, 0][::-1], label=label)
+    ax.legend(fontsize=8)
+    return fig
+
+
 def draw_logn() -> Figure:
     fig, (ax,) = figure([f"logn_length {TRAINED}"], "tokens up to the query, n", ["factor of q"])
     at = jnp.arange(FACTOR * TRAINED)[None]
@@ -250,10 +321,15 @@ PICTURES = {
     "rope": draw_rope,
     "p_rope": draw_p_rope,
     "rope_scalings": draw_scalings,
+    "xpos": draw_xpos,
     "alibi": draw_alibi,
+    "hard_alibi": draw_hard_alibi,
     "t5": draw_t5,
     "kerple": draw_kerple,
     "fire": draw_fire,
+    "sandwich": draw_sandwich,
+    "shaw": draw_shaw,
+    "cope": draw_cope,
     "logn": draw_logn,
 }
 

@@ -227,7 +227,8 @@ class ModelConfig(Section):
             what = f"is {position.kind}, which no layer of model.layer_pattern has"
             refuse("model.position.kind", what, mend)
         unread("model.position.options", position.options, own, "a position of your own")
-        position.source.check(self.max_length)
+        position.source.check()
+        position.source.check_steps(self.max_length)
         if position.kind == "sinusoidal":
             positive("model.position.sinusoidal", position.sinusoidal, "base")
             if self.d_model % 2:

@@ -46,17 +46,18 @@ class PositionSourceConfig(Section):
             return self
         return dataclasses.replace(self, abacus=dataclasses.replace(self.abacus, digits=digits))
 
-    def check(self, max_length: int) -> None:
+    def check(self) -> None:
         at_least(WHERE, self, 0, "range")
         unread(f"{WHERE}.range", self.range, self.kind in RANGED, f"kind = {', '.join(RANGED)}")
-        if self.kind == "random_float":
-            self._check_steps(max_length)
         at_least(f"{WHERE}.abacus", self.abacus, 0, "max_offset")
         if any(digit < 0 for digit in self.abacus.digits):
             mend = "give token ids, or () for those of the tokenizer"
             refuse(f"{WHERE}.abacus.digits", f"is {self.abacus.digits}", mend)
 
-    def _check_steps(self, max_length: int) -> None:
+    def check_steps(self, max_length: int) -> None:
+        """Raises UserError where steps of random reals are not exact, or more than angles count."""
+        if self.kind != "random_float":
+            return
         where, steps = f"{WHERE}.random_float.steps", self.random_float.steps
         at_least(f"{WHERE}.random_float", self.random_float, 1, "steps")
         if steps & (steps - 1):

@@ -26,8 +26,9 @@ def attend(
     if rule.softcap:
         logits_BHLS = rule.softcap * jnp.tanh(logits_BHLS / rule.softcap)
     mask = masks.attention_mask(rule.visibility)[:, None]
-    encoding, places = rule.encoding, (rule.q_positions_BL, rule.k_positions_BS)
+    encoding = rule.encoding
     if encoding is not None:
+        places = rule.places
         bias, allow = encoding.bias(*places), encoding.allow(*places)
         mask = mask if allow is None else mask & allow
         score = encoding.score(q_BLHK, logits_BHLS, mask, *places)
@@ -43,7 +44,7 @@ def attend(
         preferred_element_type=jnp.float32,
     )
     out_BLHK = out_BLGRK.reshape(B, L, H, K)
-    mixed = None if encoding is None else encoding.mix(dropped, *places)
+    mixed = None if encoding is None else encoding.mix(dropped, *rule.places)
     out_BLHK = out_BLHK if mixed is None else out_BLHK + mixed
     return out_BLHK.astype(q_BLHK.dtype), weights_BHLS
 

@@ -30,6 +30,13 @@ class Rule:
     layer: jax.Array | int = 0
     captures: bool = False  # the weights themselves are asked for
 
+    @property
+    def places(self) -> tuple[jax.Array, jax.Array]:
+        """Ids of the queries and of the keys, which there are where there is an encoding."""
+        assert self.q_positions_BL is not None
+        assert self.k_positions_BS is not None
+        return self.q_positions_BL, self.k_positions_BS
+
 
 def overrides(encoding: PositionEncoding, *hooks: str) -> bool:
     """Whether an encoding has one of these hooks of its own, so that it may return something."""

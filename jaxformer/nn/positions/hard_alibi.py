@@ -1,4 +1,4 @@
-"""ALiBi with slopes 0 and infinity: heads that see a few tokens; Jelassi et al. 2024, Hard-ALiBi."""
+"""Heads that see a few tokens beside heads that see all; Jelassi et al. 2024, Hard-ALiBi."""
 
 import jax
 import jax.numpy as jnp
