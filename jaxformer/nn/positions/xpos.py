@@ -35,7 +35,8 @@ class Xpos(Rope):
         if cfg.architecture == "encoder":
             return 0
         octaves = math.log2(1 / zetas(2, cfg.position.xpos)[0])  # of the pair that decays fastest
-        return int(2 * OCTAVES / octaves * cfg.position.xpos.scale_base) * cfg.position.source.unit
+        end = int(2 * OCTAVES / octaves * cfg.position.xpos.scale_base) * cfg.position.source.unit
+        return min(end, np.iinfo(np.int32).max)
 
     def factors(self, positions_BL: jax.Array, extents_BL: jax.Array) -> tuple[Any, Any]:
         grown, _ = super().factors(positions_BL, extents_BL)

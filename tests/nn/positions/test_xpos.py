@@ -13,12 +13,14 @@ XPOS = {"position.kind": "xpos", "head_dim": 8}
 
 
 def products(q_at, k_at, extent, causal=True, **changes):
-    """Of a query and a key of ones, one head of 8 dimensions, at these ids."""
+    """Of the pairs of a query and a key of ones, one head of 8 dimensions, at these ids."""
     cfg = model_config(**XPOS | changes)
     ids, ends = jnp.array([[q_at, k_at]]), jnp.array([[extent, extent]])
     ones = jnp.ones((1, 2, 1, 8))
     q_BLHK, k_BLHK = Xpos(cfg, causal).rotate(ones, ones, ids, ends)
-    return np.asarray(q_BLHK[0, 0, 0] * k_BLHK[0, 1, 0]), cfg
+    halves = cfg.position.rope.layout == "half"
+    products = np.asarray(q_BLHK[0, 0, 0] * k_BLHK[0, 1, 0])
+    return (products.reshape(2, 4).sum(0) if halves else products.reshape(4, 2).sum(1)), cfg
 
 
 def test_zetas():
@@ -30,8 +32,7 @@ def test_zetas():
 @pytest.mark.parametrize("layout", ["half", "interleaved"])
 def test_products_decay_by_pair(layout):
     """Of a pair: 2 ζ^(Δ/512) cos(Δ w), by hand for Δ = 512 and w = 1, .1, .01, .001."""
-    of_pairs, _ = products(700, 188, 1000, **{"position.rope.layout": layout})
-    pairs = of_pairs.reshape(2, 4).sum(0) if layout == "half" else of_pairs.reshape(4, 2).sum(1)
+    pairs, _ = products(700, 188, 1000, **{"position.rope.layout": layout})
     zeta = np.array([0.2857142857, 0.4642857143, 0.6428571429, 0.8214285714])
     expected = 2 * zeta * np.cos(512 * np.array([1, 0.1, 0.01, 0.001]))
     np.testing.assert_allclose(pairs, expected, atol=2e-5)
@@ -56,6 +57,8 @@ def test_numbers_end_where_the_bound_says():
     assert position_bound(model_config(architecture="encoder", **XPOS)) == 0
     short = model_config(**XPOS | {"position.xpos.scale_base": 1.0})
     assert position_bound(short) == int(200 / np.log2(3.5))
+    endless = model_config(**XPOS | {"position.xpos.scale_base": 1e9})
+    assert position_bound(endless) == 2**31 - 1  # the last id that there is
 
 
 def test_without_decay_it_is_rope():
