@@ -230,8 +230,10 @@ def document_limit(cfg: ModelConfig) -> Limit:
     own_range = (
         cfg.position.source.kind in ("randomized", "random_float") and cfg.position.source.range
     )
-    field = "model.position.source.range" if own_range else "model.max_length"
-    return Limit(make_source(cfg).most_tokens(position_bound(cfg)), field)
+    bound = position_bound(cfg)
+    field = "model.max_length" if bound in (0, cfg.max_length) else "model.position.kind"
+    field = "model.position.source.range" if own_range else field
+    return Limit(make_source(cfg).most_tokens(bound), field)
 
 
 def evaluation_key(rows_B: jax.Array) -> RowKey:
