@@ -99,7 +99,7 @@ def test_the_encoding_adds_to_scaled_logits_and_restricts_the_mask():
 
 
 class ByContent(PositionEncoding):
-    """Doubles the logits of what is visible, and adds the weights of keys 0 and 1 to two outputs."""
+    """Doubles the visible logits, and adds the weights of keys 0 and 1 to two of the outputs."""
 
     def score(self, q_BLHK, logits_BHLS, mask_BHLS, q_positions_BL, k_positions_BS):
         assert mask_BHLS.shape[-2:] == logits_BHLS.shape[-2:]
