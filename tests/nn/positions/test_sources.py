@@ -230,10 +230,11 @@ def test_a_number_ends_with_its_document():
 # Draws
 
 
-@pytest.mark.parametrize("kind", ["offset", "randomized", "abacus"])
+@pytest.mark.parametrize("kind", ["offset", "randomized", "random_float", "abacus"])
 def test_draws_depend_on_the_step_the_row_the_site_and_the_document_alone(kind):
     """All in one shape: microbatches are in tests/training/test_step.py."""
-    cfg = config(kind, 0 if kind == "abacus" else 999, max_length=1024)
+    changes = {"position.kind": "alibi"} if kind == "random_float" else {}
+    cfg = config(kind, 0 if kind == "abacus" else 999, max_length=1024, **changes)
     batch = pair_of(np.tile(rows(5, 4, 3, width=14), (8, 1)))
     together = trained(cfg, batch)
     order = np.array([5, 0, 7, 2, 2, 1, 3, 6])
@@ -306,11 +307,12 @@ PROMPTS = np.array([[1, 12, 13, 4, 15, 5], [11, 6, 0, 0, 0, 0], [12, 12, 5, 0, 0
 LENGTHS = np.array([6, 2, 3], np.int32)
 
 
-@pytest.mark.parametrize("kind", ["randomized", "abacus"])
+@pytest.mark.parametrize("kind", ["randomized", "random_float", "abacus"])
 def test_cached_generation_equals_the_forward_pass_with_the_same_ids(kind):
     """And so does a teacher-forced row of as many tokens: its ids are those of generation."""
     digits = tuple(range(5, 24, 2))
-    model = model_of(kind, **{f"{SOURCE}abacus.digits": digits})
+    at_input = "sinusoidal" if kind == "random_float" else "learned"
+    model = model_of(kind, **{f"{SOURCE}abacus.digits": digits, "position.kind": at_input})
     numbers = np.array([3, 0, 8])
     count = np.array([9, 5, 9])
     out = generate(
@@ -335,7 +337,7 @@ def test_cached_generation_equals_the_forward_pass_with_the_same_ids(kind):
     np.testing.assert_array_equal(found.tokens_BNT[:, 0], out.tokens)
     if kind == "abacus":
         assert 5 < np.isin(out.tokens[:2], digits).sum() < 14, "numbers that end are to be written"
-    if kind == "randomized":
+    if kind != "abacus":
         other = generate(
             model, PROMPTS, LENGTHS, max_new_tokens=count, sampler=Greedy(), key=KEY, eos_id=-1
         )
