@@ -79,8 +79,8 @@ def model() -> ConfigDict:
         0.0  # on what each sublayer adds to the residual stream; lstm: on what a layer gives
     )
     m.position = ConfigDict()
-    # none | sinusoidal | learned | rope | alibi | learned_alibi | t5 | kerple_log | kerple_power |
-    # fire | your own: module:Class
+    # none | sinusoidal | learned | rope | xpos | alibi | learned_alibi | hard_alibi | t5 |
+    # kerple_log | kerple_power | fire | sandwich | shaw | cope | your own: module:Class
     m.position.kind = "learned"
     m.position.options = ""  # for one of your own, which reads it from cfg.position.options
     m.position.source = position_source()
@@ -91,29 +91,44 @@ def model() -> ConfigDict:
     m.position.sinusoidal.base = 10000.0
     m.position.sinusoidal.layout = "interleaved"  # sin, cos, sin, … | concatenated: sin…, cos…
     m.position.sinusoidal.scale = 1.0  # multiplies the encoding before it is added
-    m.position.rope = ConfigDict()
+    m.position.rope = ConfigDict()  # of rope and xpos
     m.position.rope.base = 10000.0
     m.position.rope.layout = "half"  # half: pairs (m, m + d/2), Llama | interleaved: (2m, 2m + 1)
     m.position.rope.fraction = 1.0  # share of each head's dimensions that is rotated
     m.position.rope.keep = 1.0  # share of highest frequencies kept, the rest 0 (p-RoPE): 0 = none
     m.position.rope.scaling = rope_scaling()
+    m.position.xpos = ConfigDict()
+    m.position.xpos.gamma = 0.4  # the less, the more the fastest pair decays
+    m.position.xpos.scale_base = 512.0  # tokens in which it decays by gamma / (1 + gamma)
+    m.position.hard_alibi = ConfigDict()
+    m.position.hard_alibi.heads = 0  # that see 1, 2, 3, … tokens: 0 = half of them
     m.position.t5 = ConfigDict()
     m.position.t5.num_buckets = 32  # of distances; in encoders half of them on each side
     m.position.t5.max_distance = 128  # from here on one bucket
     m.position.fire = ConfigDict()
     m.position.fire.init_length = 512.0  # distances are relative to this length, times a trained 1
     m.position.fire.width = 32  # of the hidden layer
+    m.position.sandwich = ConfigDict()
+    m.position.sandwich.width = 128  # of the sinusoidal vectors whose products are the biases
+    m.position.shaw = ConfigDict()
+    m.position.shaw.max_distance = 16  # from here on one vector
+    m.position.shaw.values = False  # vectors for values too, not only for keys
+    m.position.cope = ConfigDict()
+    m.position.cope.num_positions = 64  # counts stop at this many less 1
     return m
 
 
 def position_source() -> ConfigDict:
     """Which id a token has; the draws of training are new in every step."""
     s = ConfigDict()
-    # 0, 1, 2, …; from a random start in training; sorted random ids; place of a digit in a number;
-    # as a task couples tokens, from a random start in training:
-    # contiguous | offset | randomized | abacus | coupled
+    # 0, 1, 2, …; from a random start in training; sorted random ids; sorted random reals; place of
+    # a digit in a number; as a task couples tokens, from a random start in training:
+    # contiguous | offset | randomized | random_float | abacus | coupled
     s.kind = "contiguous"
-    s.range = 0  # offset, randomized, coupled: ids are 0 … range - 1: 0 = model.max_length
+    # offset, randomized, random_float, coupled: positions are below range: 0 = model.max_length
+    s.range = 0
+    s.random_float = ConfigDict()
+    s.random_float.steps = 64  # ids to a position: a power of two
     s.abacus = ConfigDict()
     s.abacus.max_offset = 99  # training adds up to this to a document's ids of digits
     s.abacus.digits = ()  # token ids of the digits: () = the tokenizer's

@@ -5,79 +5,33 @@ What is drawn comes from the encodings themselves: their hooks, with the paramet
 
 import io
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import nnx
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from PIL import Image
 
-from configs import base
-from jaxformer.config import ModelConfig
-from jaxformer.nn import parameters
-from jaxformer.nn.positions import PositionEncoding, Rope, encoding_class
+from jaxformer.nn.positions import Rope
 from jaxformer.nn.positions.logn import scale_queries
 from jaxformer.nn.positions.scaling import SCALINGS, dynamic_stretch
 from jaxformer.nn.positions.t5 import buckets
+from jaxformer.nn.positions.xpos import zetas
+from scripts.drawing import (
+    COLOURS,
+    FACTOR,
+    TRAINED,
+    below,
+    biases,
+    config,
+    encoding,
+    figure,
+    likeness,
+)
 
 OUT = Path(__file__).resolve().parent.parent / "docs" / "positions"
-# Okabe and Ito's colours, which readers with any colour vision tell apart, and dashes besides.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
-DASHES = ("-", "--", "-.", ":")
-TRAINED, FACTOR = 256, 4  # length and factor of the pictures of RoPE's scalings
-
-
-def config(kind: str, changes: dict[str, Any]) -> ModelConfig:
-    """The base model, heads of 64 dimensions, with some fields of `model.position` changed."""
-    model: Any = base.model()
-    model.update({"d_model": 512, "num_heads": 8, "max_length": TRAINED})
-    model.position.update_from_flattened_dict({"kind": kind} | changes)
-    return ModelConfig.from_config_dict(model)
-
-
-def encoding(kind: str, changes: dict[str, Any] | None = None) -> PositionEncoding:
-    """As a causal model starts with it."""
-    abstract = encoding_class(kind)(config(kind, changes or {}), True)
-    params = parameters.fill(abstract, jax.random.key(0))
-    return nnx.merge(nnx.split(abstract)[0], params)
-
-
-def biases(of: PositionEncoding, distances: np.ndarray, query: int = 0) -> np.ndarray:
-    """float32[H, S] of a query at `query`: unless given as far as the largest distance."""
-    at = query or int(distances.max())
-    bias = of.bias(jnp.array([[at]]), jnp.asarray(at - distances)[None])
-    assert bias is not None
-    return np.asarray(bias)[0, :, 0]
-
-
-def likeness(of: PositionEncoding, distances: np.ndarray) -> np.ndarray:
-    """float32[S]: the mean of cos(distance · w_m), from a query and keys of ones, turned."""
-    last = int(distances.max())
-    ids_BS, ones_BSHK = jnp.asarray(last - distances)[None], jnp.ones((1, len(distances), 1, 64))
-    extents_BS = jnp.full_like(ids_BS, last + 1)
-    q_BLHK, _ = of.rotate(ones_BSHK, ones_BSHK, jnp.full_like(ids_BS, last), extents_BS)
-    _, k_BSHK = of.rotate(ones_BSHK, ones_BSHK, ids_BS, extents_BS)
-    return np.asarray((q_BLHK * k_BSHK).mean(-1))[0, :, 0]
-
-
-def figure(titles: Sequence[str], x_label: str, y_labels: Sequence[str], rows: int = 1) -> Any:
-    """A figure and its panels, in rows; the last of the y labels serves all that follow."""
-    columns = len(titles) // rows
-    fig = Figure(figsize=(4.2 * columns, 2.9 * rows), layout="constrained")
-    FigureCanvasAgg(fig)
-    axes = np.atleast_1d(fig.subplots(rows, columns)).ravel()
-    for n, (ax, title) in enumerate(zip(axes, titles, strict=True)):
-        ax.set_title(title, fontsize=10)
-        ax.set_xlabel(x_label)
-        ax.set_ylabel(y_labels[min(n, len(y_labels) - 1)])
-        ax.grid(alpha=0.3)
-        ax.set_prop_cycle(color=list(COLOURS), linestyle=list(DASHES * 2))
-    return fig, axes
 
 
 def draw_none() -> Figure:
@@ -99,12 +53,6 @@ def draw_sinusoidal() -> Figure:
     right.set_xlabel("distance i - j")
     below(left)
     return fig
-
-
-def below(ax: Any) -> None:
-    """A legend under curves between -1 and 1."""
-    ax.set_ylim(-1.6, 1.1)
-    ax.legend(fontsize=7, loc="lower center", ncols=4, columnspacing=1, handlelength=1.8)
 
 
 def draw_learned() -> Figure:
@@ -233,6 +181,76 @@ def draw_fire() -> Figure:
     return fig
 
 
+def draw_xpos() -> Figure:
+    titles = ["ζ^(Δ / 512) of pairs of a head of 64", "mean over all dimensions"]
+    labels = ["what is left of a product", "product of ones"]
+    fig, (left, right) = figure(titles, "distance i - j", labels)
+    far, section = np.arange(0, 2049, 4), config("xpos", {}).position.xpos
+    of_pairs = zetas(64, section)
+    for m in (0, 8, 16, 31):
+        left.plot(far, of_pairs[m] ** (far / section.scale_base), label=f"m = {m}")
+    for kind in ("xpos", "rope"):
+        right.plot(far, likeness(encoding(kind), far), label=kind)
+    left.legend(fontsize=8)
+    right.legend(fontsize=8)
+    return fig
+
+
+def draw_hard_alibi() -> Figure:
+    titles = [f"head {h} of 8" for h in (1, 3, 5)]
+    fig, axes = figure(titles, "position of the key", ["position of the query", ""])
+    at = jnp.arange(12)[None]
+    seen_BHLS = encoding("hard_alibi").allow(at, at)
+    assert seen_BHLS is not None
+    for ax, h in zip(axes, (1, 3, 5), strict=True):
+        ax.imshow(np.tril(np.asarray(seen_BHLS)[0, h - 1]), cmap="Blues", vmin=0, vmax=1.4)
+        ax.grid(False)
+    return fig
+
+
+def draw_sandwich() -> Figure:
+    fig, (near, far) = figure(["8 heads", "the same, farther"], "distance i - j", ["bias"])
+    of = encoding("sandwich")
+    for ax, distances in ((near, np.arange(65)), (far, np.arange(0, 4097, 16))):
+        for h, bias in enumerate(biases(of, distances), 1):
+            if h in (1, 2, 4, 8):
+                ax.plot(distances, bias, label=f"head {h}")
+        ax.legend(fontsize=8)
+    return fig
+
+
+def draw_shaw() -> Figure:
+    fig, (ax,) = figure(
+        ["three queries, before training"], "distance i - j", ["added to the logit"]
+    )
+    far, of = np.arange(33), encoding("shaw")
+    q_BLHK = jax.random.normal(jax.random.key(1), (1, 1, 3, 64))
+    nothing = jnp.zeros((1, 3, 1, 33))
+    ids = jnp.array([[32]]), jnp.asarray(32 - far)[None]
+    score_BHLS = of.score(q_BLHK, nothing, nothing == 0, *ids)
+    assert score_BHLS is not None
+    for score_S in np.asarray(score_BHLS)[0, :, 0]:
+        ax.plot(far, score_S)
+    ax.axvline(16, color=COLOURS[-2], linestyle=":", linewidth=1)
+    return fig
+
+
+def draw_cope() -> Figure:
+    fig, (ax,) = figure(["keys of one query"], "distance i - j", ["position p"])
+    far = np.arange(65)
+    of: Any = encoding("cope")
+    gates = {
+        "every key counts ½": np.full(65, 0.5),
+        "every key counts": np.ones(65),
+        "one of eight counts": (far % 8 == 4) * 0.98 + 0.01,
+    }
+    for label, gate in gates.items():
+        gates_BHLS = jnp.asarray(gate[::-1].copy(), jnp.float32)[None, None, None]
+        ax.plot(far, np.asarray(of.count(gates_BHLS, None, None))[0, 0, 0][::-1], label=label)
+    ax.legend(fontsize=8)
+    return fig
+
+
 def draw_logn() -> Figure:
     fig, (ax,) = figure([f"logn_length {TRAINED}"], "tokens up to the query, n", ["factor of q"])
     at = jnp.arange(FACTOR * TRAINED)[None]
@@ -250,10 +268,15 @@ PICTURES = {
     "rope": draw_rope,
     "p_rope": draw_p_rope,
     "rope_scalings": draw_scalings,
+    "xpos": draw_xpos,
     "alibi": draw_alibi,
+    "hard_alibi": draw_hard_alibi,
     "t5": draw_t5,
     "kerple": draw_kerple,
     "fire": draw_fire,
+    "sandwich": draw_sandwich,
+    "shaw": draw_shaw,
+    "cope": draw_cope,
     "logn": draw_logn,
 }
 

@@ -72,6 +72,9 @@ POSITION_SPREADS = {
     "r2": 0.5,
     "c": 0.5,
     "multiplier": 0.3,
+    "keys": 0.5,
+    "values": 0.5,
+    "vectors": 0.5,
 }
 
 

@@ -38,14 +38,17 @@ def sinusoid(cfg, positions):
     return section.scale * out
 
 
-def rotate(cfg, x, positions, extents):
-    """x [L, K] of one head, each pair seen as a complex number."""
+def rotate(cfg, x, positions, extents, sign=0):
+    """x [L, K] of one head, each pair seen as a complex number; `sign` is that of xPos's powers."""
     section, width = cfg.position.rope, round(cfg.position.rope.fraction * cfg.head_width)
     halves = np.s_[: width // 2], np.s_[width // 2 : width]
     first, second = halves if section.layout == "half" else (np.s_[0:width:2], np.s_[1:width:2])
     pairs = zip(positions, extents, strict=True)
     turned = [(t, *oracle_positions.frequencies(cfg, width, extent)) for t, extent in pairs]
     turn = np.stack([grown * np.exp(1j * t * w) for t, w, grown in turned])
+    zetas = np.array(oracle_positions.zetas(cfg, width))
+    powers = sign * np.array(positions)[:, None] / cfg.position.xpos.scale_base
+    turn = turn * zetas**powers
     z, out = (x[:, first] + 1j * x[:, second]) * turn, x.copy()
     out[:, first], out[:, second] = z.real, z.imag
     return out
@@ -58,21 +61,25 @@ def visible(rows, columns, causal=False, window=0, prefix=False):
     return (rows[:, None] == columns) & (columns != 0) & near
 
 
-def attention(cfg, p, x, source, sees, turn=lambda y: y, bias=None, grown=1):
+def attention(cfg, p, x, source, sees, turn=lambda y, side: y, bias=None, grown=1, by_content=None):
     q, k, v = linear(p["query"], x), linear(p["key"], source), linear(p["value"], source)
     K, share, cap, heads = cfg.head_width, cfg.num_heads // cfg.kv_heads, cfg.attention_softcap, []
     for h in range(cfg.num_heads):
         qh, kh, vh = (y[:, i * K :][:, :K] for y, i in ((q, h), (k, h // share), (v, h // share)))
         if cfg.qk_norm:
             qh, kh = (norm(cfg, p[n], y, "rms") for n, y in (("query_norm", qh), ("key_norm", kh)))
-        scores = grown * turn(qh) @ turn(kh).T / (math.sqrt(K) if cfg.scale_attention else 1)
+        qh, kh = grown * turn(qh, "q"), turn(kh, "k")
+        scores = qh @ kh.T / (math.sqrt(K) if cfg.scale_attention else 1)
         scores = cap * np.tanh(scores / cap) if cap else scores
-        scores = np.where(sees, scores if bias is None else scores + bias[h], -np.inf)
+        more = 0 if by_content is None else by_content[0](qh, scores, sees)
+        scores = np.where(sees, scores + more + (0 if bias is None else bias[h]), -np.inf)
         sink = np.float64(p["sink"][h]) if "sink" in p else -np.inf
         top = np.maximum(scores.max(-1, keepdims=True), max(sink, -1e9))
         w = np.exp(scores - top)
         total = w.sum(-1, keepdims=True) + np.exp(sink - top)
-        heads.append(w / np.where(total == 0, 1, total) @ vh)
+        w = w / np.where(total == 0, 1, total)
+        mixed = by_content is not None and by_content[1] is not None
+        heads.append(w @ vh + (by_content[1](w) if mixed else 0))
     return linear(p["output"], np.concatenate(heads, -1))
 
 
@@ -109,10 +116,16 @@ def trunk(cfg, p, table, tokens, ids, causal, prefix=False, source=None, source_
     extents = [list(ids).count(document) for document in ids]
 
     def own(kind):
-        turn = (lambda y: rotate(cfg, y, positions, extents)) if kind == "rope" else lambda y: y
+        def turn(y, side):
+            if kind not in ("rope", "xpos"):
+                return y
+            decays = kind == "xpos" and causal
+            return rotate(cfg, y, positions, extents, {"q": 1, "k": -1}[side] * decays)
+
         trained = p.get("position", {}).get(kind, {})
         bias = oracle_positions.bias(cfg, kind, trained, np.array(positions), causal)
-        return turn, bias, oracle_positions.logn(cfg, positions, extents, causal)
+        content = oracle_positions.by_content(cfg, kind, trained, np.array(positions), causal)
+        return turn, bias, oracle_positions.logn(cfg, positions, extents, causal), content
 
     for i, spec in enumerate(cfg.layer_specs(len(p["layers"]))):
         sees = visible(ids, ids, causal, spec.window, prefix)

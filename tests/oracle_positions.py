@@ -74,6 +74,15 @@ def bias(cfg, kind, p, at, causal):
         return np.stack([-s * far for s in slopes(cfg.num_heads)])
     if kind == "learned_alibi":
         return np.stack([-np.exp(s) * far for s in p["log_slopes"]])
+    if kind == "hard_alibi":
+        m = cfg.position.hard_alibi.heads or cfg.num_heads // 2
+        heads = [(far >= h) if h <= m else (far < 0) for h in range(1, cfg.num_heads + 1)]
+        return np.stack([np.where(hidden, -np.inf, 0) for hidden in heads])
+    if kind == "sandwich":
+        d = cfg.position.sandwich.width
+        total = sum(np.cos(far / 10000 ** (2 * m / d)) for m in range(d // 2))
+        heads = range(1, cfg.num_heads + 1)
+        return np.stack([(total - d / 2) / (8 * h / cfg.num_heads) for h in heads])
     if kind == "t5":
         rows = [[p["buckets"][bucket(cfg.position.t5, i - j, causal)] for j in at] for i in at]
         return np.transpose(rows, (2, 0, 1))
@@ -90,6 +99,54 @@ def bias(cfg, kind, p, at, causal):
         hidden = np.maximum(x[..., None] * kernel[0] + start, 0)
         return np.moveaxis(hidden @ np.float64(p["heads"]["kernel"]), -1, 0)
     return np.zeros((cfg.num_heads, 1, 1))
+
+
+def zetas(cfg, width):
+    gamma = cfg.position.xpos.gamma
+    return [(2 * m / width + gamma) / (1 + gamma) for m in range(width // 2)]
+
+
+def by_content(cfg, kind, p, at, causal):
+    """What adds to the scores [L, L] of a head, by q [L, K], scores and visibility; and to its
+    outputs, by the weights. None where nothing does."""
+    away, L = np.subtract.outer(at, at), len(at)
+    if kind == "shaw":
+        most, scale = cfg.position.shaw.max_distance, math.sqrt(cfg.head_width)
+        first = 0 if causal else -most
+        rows = np.array(
+            [[min(max(away[i, j], first), most) - first for j in range(L)] for i in range(L)]
+        )
+        a, b = (np.float64(p[n])[rows] if n in p else None for n in ("keys", "values"))
+        scale = scale if cfg.scale_attention else 1
+
+        def score(q, scores, sees):
+            return np.einsum("LK,LSK->LS", q, a) / scale
+
+        def mix(weights):
+            return 0 if b is None else np.einsum("LS,LSK->LK", weights, b)
+
+        return score, mix
+    if kind == "cope":
+        e = np.float64(p["vectors"])
+
+        def score(q, scores, sees):
+            out = np.zeros((L, L))
+            for i in range(L):
+                gates = [1 / (1 + math.exp(-scores[i, k])) if sees[i, k] else 0 for k in range(L)]
+                for j in range(L):
+                    if causal:
+                        counted = gates[j:]
+                    elif away[i, j] >= 0:
+                        counted = [gates[k] for k in range(j, L) if away[i, k] >= 0]
+                    else:
+                        counted = [gates[k] for k in range(j + 1) if away[i, k] < 0]
+                    n = min(sum(counted), len(e) - 1)
+                    low, high = e[math.floor(n)] @ q[i], e[math.ceil(n)] @ q[i]
+                    out[i, j] = low + (n - math.floor(n)) * (high - low)
+            return out
+
+        return score, None
+    return None
 
 
 def logn(cfg, at, extents, causal):

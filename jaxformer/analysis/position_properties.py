@@ -86,6 +86,8 @@ def hooks(subject: Subject) -> str | None:
             if not fits or out.dtype != dtype:
                 wanted = f"{dtype}{list(full)} or dimensions of 1"
                 return f"{name} gives {_kind(out)} for 3 queries and 5 keys, not {wanted}"
+    if wrong := _content_hooks(subject, q_BL, k_BS):
+        return wrong
     x_BLD = jnp.asarray(draw_normal(2, 3, D))
     embedded = encoding.embed(x_BLD, q_BL)
     if _kind(embedded) != _kind(x_BLD):
@@ -105,6 +107,20 @@ def hooks(subject: Subject) -> str | None:
         if not error < 0.01:
             what = f"rotate of bfloat16 {name} at ids below {last} is off by {error:.2g}"
             return f"{what}: are the angles float32?"
+    return None
+
+
+def _content_hooks(subject: Subject, q_BL: jax.Array, k_BS: jax.Array) -> str | None:
+    """Shapes and types of what depends on queries and weights, whatever type queries have."""
+    H, K, encoding = subject.cfg.num_heads, subject.cfg.head_width, subject.encoding
+    full = jnp.asarray(draw_normal(2, H, 3, 5))
+    for dtype in (jnp.bfloat16, jnp.float32):
+        q_BLHK = jnp.asarray(draw_normal(2, 3, H, K), dtype)
+        score = encoding.score(q_BLHK, full, jnp.ones((2, 1, 3, 5), bool), q_BL, k_BS)
+        mixed = encoding.mix(jax.nn.softmax(full), q_BL, k_BS)
+        for name, out, shape in (("score", score, full.shape), ("mix", mixed, (2, 3, H, K))):
+            if out is not None and _kind(out) != f"float32{list(shape)}":
+                return f"{name} gives {_kind(out)}, not float32{list(shape)}"
     return None
 
 

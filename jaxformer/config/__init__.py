@@ -17,7 +17,7 @@ from jaxformer.config.mesh import MeshConfig, check_spread, parse_mesh
 from jaxformer.config.mixture import MixtureConfig, StreamConfig
 from jaxformer.config.model import GATED, LayerSpec, ModelConfig
 from jaxformer.config.objective import MaskedLmConfig, ObjectiveConfig
-from jaxformer.config.position import RopeConfig, T5Config
+from jaxformer.config.position import RopeConfig, T5Config, XposConfig
 from jaxformer.config.run import (
     EvalConfig,
     OptimizerConfig,
@@ -51,6 +51,7 @@ __all__ = [
     "TaskConfig",
     "TokenizerConfig",
     "TrainConfig",
+    "XposConfig",
     "check_spread",
     "parse_mesh",
 ]

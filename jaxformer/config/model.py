@@ -7,10 +7,13 @@ from typing import ClassVar, Literal
 
 from jaxformer.config.lstm import check_lstm
 from jaxformer.config.position import (
+    CONTENT_POSITIONS,
     INPUT_POSITIONS,
     LAYER_POSITIONS,
     OWN_POSITION,
+    TABLE_POSITIONS,
     PositionConfig,
+    check_others,
     check_rope,
     check_t5,
 )
@@ -225,6 +228,7 @@ class ModelConfig(Section):
             refuse("model.position.kind", what, mend)
         unread("model.position.options", position.options, own, "a position of your own")
         position.source.check()
+        position.source.check_steps(self.max_length)
         if position.kind == "sinusoidal":
             positive("model.position.sinusoidal", position.sinusoidal, "base")
             if self.d_model % 2:
@@ -232,20 +236,33 @@ class ModelConfig(Section):
         at_least("model.position", position, 0, "logn_length")
         if position.logn_length == 1:
             refuse("model.position.logn_length", "is 1, whose logarithm is 0", "give 2 or more")
-        if "rope" in self.position_kinds:
+        if position.logn_length and position.source.kind == "random_float":
+            what = f"is {position.logn_length}, a number of tokens, while positions are drawn"
+            refuse("model.position.logn_length", what, "leave it 0 with source.kind = random_float")
+        if {"rope", "xpos"} & set(self.position_kinds):
             check_rope(position.rope, self.head_width)
             scaling, source = position.rope.scaling.kind, position.source.kind
-            if scaling == "dynamic_ntk" and source in ("abacus", "coupled"):
+            if scaling == "dynamic_ntk" and source in ("abacus", "coupled", "random_float"):
                 refuse(
                     "model.position.rope.scaling.kind",
                     f"is {scaling} while model.position.source.kind = {source}",
-                    "the largest id of a text is not known before it is written: choose another",
+                    "the largest id is not the length of a text: choose another",
                 )
         if "t5" in self.position_kinds:
             check_t5(position.t5, bidirectional=self.architecture != "decoder")
-        if "fire" in self.position_kinds:
-            positive("model.position.fire", position.fire, "init_length")
-            at_least("model.position.fire", position.fire, 1, "width")
+        check_others(position, self.position_kinds, self.num_heads)
+        self._check_content()
+
+    def _check_content(self) -> None:
+        """Encodings that not every kernel or position source can serve."""
+        kernel, source = self.attention_kernel, self.position.source.kind
+        for kind in self.position_kinds:
+            if kind in CONTENT_POSITIONS and kernel not in ("auto", "reference"):
+                what = f"is {kernel}, which has no biases that queries decide, as {kind} needs"
+                refuse("model.attention_kernel", what, "choose auto or reference")
+            if kind in TABLE_POSITIONS and source == "random_float":
+                what = f"is {source}, between whole positions, while {kind} looks up whole ones"
+                refuse("model.position.source.kind", what, "choose randomized, or another encoding")
 
 
 def parse_layer_pattern(text: str) -> tuple[LayerSpec, ...]:

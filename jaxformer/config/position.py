@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+from collections.abc import Sequence
 from typing import Literal
 
 from jaxformer.config.position_source import PositionSourceConfig
@@ -11,13 +12,20 @@ INPUT_POSITIONS = ("sinusoidal", "learned")  # added to the embeddings: the same
 LAYER_POSITIONS = (  # act within attention: may differ from layer to layer
     "none",
     "rope",
+    "xpos",
     "alibi",
     "learned_alibi",
+    "hard_alibi",
     "t5",
     "kerple_log",
     "kerple_power",
     "fire",
+    "sandwich",
+    "shaw",
+    "cope",
 )
+CONTENT_POSITIONS = ("shaw", "cope")  # see queries: only the reference kernel has them
+TABLE_POSITIONS = ("learned", "t5", "shaw")  # look up ids or distances, which must be whole
 OWN_POSITION = re.compile(r"[\w.]+:\w+")  # module:Class, the user's own
 
 
@@ -73,6 +81,17 @@ class RopeConfig(Section):
 
 
 @dataclasses.dataclass(frozen=True)
+class XposConfig(Section):
+    gamma: float
+    scale_base: float
+
+
+@dataclasses.dataclass(frozen=True)
+class HardAlibiConfig(Section):
+    heads: int
+
+
+@dataclasses.dataclass(frozen=True)
 class T5Config(Section):
     num_buckets: int
     max_distance: int
@@ -85,6 +104,22 @@ class FireConfig(Section):
 
 
 @dataclasses.dataclass(frozen=True)
+class SandwichConfig(Section):
+    width: int
+
+
+@dataclasses.dataclass(frozen=True)
+class ShawConfig(Section):
+    max_distance: int
+    values: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class CopeConfig(Section):
+    num_positions: int
+
+
+@dataclasses.dataclass(frozen=True)
 class PositionConfig(Section):
     kind: str
     options: str
@@ -92,8 +127,13 @@ class PositionConfig(Section):
     logn_length: int
     sinusoidal: SinusoidalConfig
     rope: RopeConfig
+    xpos: XposConfig
+    hard_alibi: HardAlibiConfig
     t5: T5Config
     fire: FireConfig
+    sandwich: SandwichConfig
+    shaw: ShawConfig
+    cope: CopeConfig
 
 
 def check_rope(rope: RopeConfig, head_width: int) -> None:
@@ -156,6 +196,34 @@ def _check_scaling(rope: RopeConfig, rotated: int) -> None:
                 f"is {scaling.llama3.high_frequency_factor}",
                 f"give more than low_frequency_factor = {low}",
             )
+
+
+def check_others(position: PositionConfig, kinds: Sequence[str], num_heads: int) -> None:
+    """Raises UserError for the fields of encodings in use that have one or two."""
+    where = "model.position"
+    if "fire" in kinds:
+        positive(f"{where}.fire", position.fire, "init_length")
+        at_least(f"{where}.fire", position.fire, 1, "width")
+    if "xpos" in kinds:
+        positive(f"{where}.xpos", position.xpos, "gamma", "scale_base")
+    if "hard_alibi" in kinds:
+        heads = position.hard_alibi.heads
+        at_least(f"{where}.hard_alibi", position.hard_alibi, 0, "heads")
+        if heads > num_heads:
+            what = f"is {heads}, more than model.num_heads = {num_heads}"
+            refuse(f"{where}.hard_alibi.heads", what, "give up to that many, or 0 for half of them")
+        if not heads and num_heads == 1:
+            what = "is 0 with a single head, of which there is no half"
+            refuse(f"{where}.hard_alibi.heads", what, "give 1, or model.num_heads = 2 or more")
+    if "sandwich" in kinds:
+        at_least(f"{where}.sandwich", position.sandwich, 2, "width")
+        if position.sandwich.width % 2:
+            what = f"is {position.sandwich.width}"
+            refuse(f"{where}.sandwich.width", what, "sines and cosines come in pairs: make it even")
+    if "shaw" in kinds:
+        at_least(f"{where}.shaw", position.shaw, 1, "max_distance")
+    if "cope" in kinds:
+        at_least(f"{where}.cope", position.cope, 2, "num_positions")
 
 
 def check_t5(t5: T5Config, bidirectional: bool) -> None:

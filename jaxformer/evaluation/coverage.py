@@ -137,13 +137,15 @@ def _new(
     reach = length - 1 if source.kind in ("contiguous", "offset") else num_ids - 1
     if window and source.kind in ("contiguous", "offset"):
         reach = min(reach, window - 1)
-    if kind == "none":
+    if kind in ("none", "cope", "hard_alibi"):  # no ids, or a window, beyond which all are alike
         return None
+    if kind == "shaw" and reach >= cfg.position.shaw.max_distance:
+        return None  # farther keys share a vector that was trained
     if kind == "t5":
         return New(BUCKETS, _first_new_bucket(cfg, reach, causal), now.window)
     if not encoding_class(kind).shift_invariant:
         return New(IDS, num_ids, 0)
-    shrink = _interpolation(cfg) / _interpolation(trained) if kind == "rope" else 1.0
+    shrink = _interpolation(cfg) / _interpolation(trained) if kind in ("rope", "xpos") else 1.0
     return New(DISTANCES, math.floor(reach * shrink + 1e-6) + 1, now.window)
 
 

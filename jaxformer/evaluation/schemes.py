@@ -108,7 +108,9 @@ def make_variant(scheme: Scheme, model: nnx.Module, cfg: RunConfig) -> Variant:
     """A trained model under a scheme. Raises UserError where its parameters would not fit."""
     changed = configure(scheme, cfg.model, trained_length(cfg))
     source = cfg.model.position.source.kind
-    if source == "randomized" and any(part.kind in ("logn", "dyn_ntk") for part in scheme.parts):
+    if source in ("randomized", "random_float") and any(
+        part.kind in ("logn", "dyn_ntk") for part in scheme.parts
+    ):
         what = f"has {scheme.name!r}, which goes by a text's largest id, but ids are {source}"
         raise UserError(WHERE, what, "it would change texts of the trained length: leave it out")
     if changed == cfg.model:
@@ -220,9 +222,9 @@ def _logn(cfg: ModelConfig, part: Part, length: int) -> ModelConfig:
 
 
 def _rope(cfg: ModelConfig) -> RopeConfig:
-    if "rope" not in cfg.position_kinds:
+    if not {"rope", "xpos"} & set(cfg.position_kinds):
         what = f"the positions of the model are {' and '.join(cfg.position_kinds)}"
-        raise UserError(WHERE, what, "only rope has frequencies to change")
+        raise UserError(WHERE, what, "only rope and xpos have frequencies to change")
     return cfg.position.rope
 
 

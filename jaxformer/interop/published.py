@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxformer.config import ModelConfig, RunConfig
 from jaxformer.data.tokenizers import Tokenizer
@@ -45,8 +46,10 @@ def read_matching(
     leaves: Mapping[str, jax.ShapeDtypeStruct],
     patterns: Sequence[str],
 ) -> dict[str, jax.Array]:
-    """The parameters of a folder that match one of the globs, as {path: array}, put where `leaves`
-    say; layers are stacked where those of `model` are scanned.
+    """The parameters of a folder that match one of the globs, as {path: array}.
+
+    Each tensor is put where `leaves` say before the next is read; layers are stacked there, where
+    those of `model` are scanned.
 
     Says where the two models compute something else. Raises UserError where a pattern matches none,
     or a parameter is missing or of another shape.
@@ -54,7 +57,6 @@ def read_matching(
     wanted = set(matching("train.init_paths", leaves, patterns))
     folder = open_folder(Path(path))
     _compare(path, model, folder.config)
-    parts: dict[str, dict[int, np.ndarray]] = {name: {} for name in wanted}
     paths = {p: _target(p, leaves) for row, _ in folder.rows for p in row.paths}
     lost = [p for p, (target, _) in paths.items() if target not in leaves and matches(p, patterns)]
     if folder.config.num_layers > model.num_layers and lost:
@@ -62,25 +64,25 @@ def read_matching(
         mend = "set model.num_layers, or name the layers to take in train.init_paths"
         raise UserError(path, f"{what} {model.num_layers}", mend)
     only = {p for p, (target, _) in paths.items() if target in wanted}
+    parts: dict[str, dict[int, Any]] = {name: {} for name in wanted}
     for name, x in read_leaves(folder, only):
         target, layer = paths[name]
-        parts[target][layer] = x
+        parts[target][layer] = _put(x, leaves[target], layer)
     found: dict[str, jax.Array] = {}
     wrong = []
-    for name, layers in parts.items():
-        like, arrays = leaves[name], [layers[i] for i in sorted(layers)]
-        shapes = {x.shape for x in arrays}
-        whole = (
-            arrays[0] if list(layers) == [-1] else np.stack(arrays) if len(shapes) == 1 else None
-        )
-        if whole is None or whole.shape != like.shape:
-            there = "absent" if whole is None else f"{list(whole.shape)}"
+    for name in sorted(wanted):  # each leaf's layers are let go before the next are stacked
+        layers, like = parts.pop(name), leaves[name]
+        arrays = [layers[i] for i in sorted(layers)]
+        shapes, is_whole = {x.shape for x in arrays}, list(layers) == [-1]
+        shape = None
+        if len(shapes) == 1:
+            shape = arrays[0].shape if is_whole else (len(arrays), *arrays[0].shape)
+        if shape == like.shape:
+            stack = jax.jit(lambda *x: jnp.stack(x), out_shardings=like.sharding)
+            found[name] = arrays[0] if is_whole else stack(*arrays)
+        else:
+            there = "absent" if shape is None else f"{list(shape)}"
             wrong.append(f"{name} is {there}, the config says {list(like.shape)}")
-            continue
-        whole = whole.astype(like.dtype)
-        found[name] = jax.make_array_from_callback(
-            whole.shape, like.sharding, lambda index, whole=whole: whole[index]
-        )
     if wrong:
         more = f" and {len(wrong) - SHOWN} more" if len(wrong) > SHOWN else ""
         listed = "; ".join(sorted(wrong)[:SHOWN]) + more
@@ -88,6 +90,17 @@ def read_matching(
             path, f"is of another model: {listed}", "leave them out of train.init_paths"
         )
     return {name: found[name] for name in leaves if name in found}
+
+
+def _put(x: np.ndarray, like: jax.ShapeDtypeStruct, layer: int) -> Any:
+    """A tensor on its shards, of one layer where `layer` is not -1; else of another shape: that."""
+    where: Any = like.sharding
+    if layer >= 0 and isinstance(where, NamedSharding):
+        where = NamedSharding(where.mesh, PartitionSpec(*where.spec[1:]))
+    if x.shape != like.shape[layer >= 0 :]:
+        return jax.ShapeDtypeStruct(x.shape, x.dtype)
+    x = x.astype(like.dtype)
+    return jax.make_array_from_callback(x.shape, where, lambda index: x[index])
 
 
 def _target(path: str, leaves: Mapping[str, Any]) -> tuple[str, int]:

@@ -61,8 +61,9 @@ def run_config(model: ModelConfig, *, add_bos: bool, add_eos: bool) -> RunConfig
 def function_of(cfg: ModelConfig) -> dict[str, Any]:
     """The fields that decide what a trained model computes, by path, each in its plainest form."""
     values = flat(cfg.to_dict())
-    kinds = {"sinusoidal", "rope", "t5", "fire"}
-    for kind in kinds - set(cfg.position_kinds):
+    kinds = {"sinusoidal", "rope", "xpos", "hard_alibi", "t5", "fire", "sandwich", "shaw", "cope"}
+    used = {*cfg.position_kinds, *(["rope"] if "xpos" in cfg.position_kinds else [])}
+    for kind in kinds - used:
         values = {k: v for k, v in values.items() if not k.startswith(f"position.{kind}.")}
     scaling = "position.rope.scaling."
     chosen = (f"{scaling}kind", f"{scaling}factor", f"{scaling}{cfg.position.rope.scaling.kind}.")
@@ -75,7 +76,8 @@ def function_of(cfg: ModelConfig) -> dict[str, Any]:
     gated = [name for name in values if name.split(".")[0] in OF_TRAINING]
     for name in (*gated, "layer_pattern", "position.source.range", "position.options"):
         values.pop(name, None)
-    for name in [name for name in values if name.startswith("position.source.abacus")]:
+    options = ("position.source.abacus", "position.source.random_float")
+    for name in [name for name in values if name.startswith(options)]:
         del values[name]  # of a source that `position.source.kind` names
     layers = cfg.layer_specs(cfg.num_layers)
     specs = [(spec.position, spec.window) for spec in layers]

@@ -26,6 +26,8 @@ WRONG = {
     "Peeking": ({TRACES}, "raises TracerBoolConversionError"),
     "Unused": ({TRAINING}, "no gradient reaches position/"),
     "Untold": ({TRAINING}, "temperature while trained = False"),
+    "CountsAll": ({CAUSAL, PADDING, PACKING, DECODING}, "depends on token"),
+    "Narrow": ({HOOKS}, "score gives bfloat16"),
     "Infinite": (MODEL, "depends on token 1, gradient nan"),
 }
 

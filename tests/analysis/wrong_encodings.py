@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxformer.nn import parameters
-from jaxformer.nn.positions import Alibi, PositionEncoding, Rope, Sinusoidal
+from jaxformer.nn.positions import Alibi, Cope, PositionEncoding, Rope, Shaw, Sinusoidal
 from jaxformer.nn.positions.alibi import linear_bias
 from jaxformer.nn.positions.angles import frequencies
 from jaxformer.nn.positions.base import distances
@@ -129,3 +129,19 @@ class Infinite(PositionEncoding):
     def bias(self, q_positions_BL, k_positions_BS):
         away_BLS = distances(q_positions_BL, k_positions_BS).astype(jnp.float32)
         return -jnp.log(jax.nn.relu(away_BLS))[:, None]
+
+
+class CountsAll(Cope):
+    """Counts keys that the query may not see."""
+
+    def score(self, q_BLHK, logits_BHLS, mask_BHLS, q_positions_BL, k_positions_BS):
+        places = q_positions_BL, k_positions_BS
+        return super().score(q_BLHK, logits_BHLS, jnp.ones_like(mask_BHLS), *places)
+
+
+class Narrow(Shaw):
+    """Scores in the type of the queries."""
+
+    def score(self, q_BLHK, logits_BHLS, mask_BHLS, q_positions_BL, k_positions_BS):
+        places = q_positions_BL, k_positions_BS
+        return super().score(q_BLHK, logits_BHLS, mask_BHLS, *places).astype(q_BLHK.dtype)

@@ -71,6 +71,14 @@ CASES = {
     "none": ("none", {}, "trained", {}),
     "rope": ("rope", {}, "trained", {DISTANCES: 4}),
     "alibi": ("alibi", {}, "trained", {DISTANCES: 4}),
+    "xpos": ("xpos", {}, "trained", {DISTANCES: 4}),
+    "xpos interpolated": ("xpos", {}, "pi:2", {}),
+    "sandwich": ("sandwich", {}, "trained", {DISTANCES: 4}),
+    # What is farther than training saw: as near keys to some heads, as far ones to all others.
+    "hard_alibi": ("hard_alibi", {}, "trained", {}),
+    "cope": ("cope", {}, "trained", {}),
+    "shaw": ("shaw", {}, "trained", {DISTANCES: 4}),
+    "shaw, last vector": ("shaw", {"model.position.shaw.max_distance": 7}, "trained", {}),
     # Layers that look no farther than in training see no new distance, whatever the ids.
     "window of training": ("rope", {"model.window": 5}, "trained", {}),
     "window of the scheme": ("rope", {}, "window:8", {}),

@@ -9,7 +9,10 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from configs import banking77_minilm
 from jaxformer import load
+from jaxformer.config import RunConfig
+from jaxformer.data import open_data
 from jaxformer.data.vocabulary import word_tokenizer
 from jaxformer.errors import UserError
 from jaxformer.interop import to_huggingface
@@ -105,6 +108,32 @@ def test_a_run_on_a_mesh_is_written_without_its_padding(folder, tmp_path):
         for path in (tmp_path / "again", folder)
     )
     jax.tree.map(np.testing.assert_array_equal, found, wanted)
+
+
+def test_the_config_of_banking77_gives_an_encoder_another_head(tmp_path, capfd):
+    """A folder with a head of masked words: its body, a new head on the mean, its tokenizer."""
+    body = {"num_layers": 1, "d_model": 8, "num_heads": 2, "vocab_size": tiny.VOCAB}
+    body |= {"architecture": "encoder", "max_length": 32, "activation": "gelu_exact"}
+    body |= {"norm_placement": "post", "embedding_norm": True, "initializer": "bert"}
+    model = model_config(body | {"head.transform": True, "head_bias": True})
+    params = init(model, jax.random.key(3))
+    assert to_huggingface(as_run(model, params, TOKENIZER), tmp_path / "bert") == "bert"
+    words = [f"w{i % 5} w{i % 3},{'ab'[i % 2]}\n" for i in range(20)]
+    (tmp_path / "a.csv").write_text("text,category\n" + "".join(words))
+    made = banking77_minilm.get_config(str(tmp_path / "bert"))
+    made.data.path = str(tmp_path / "a.csv")
+    made.train.update(num_steps=1, batch_size=4, freeze=("embedding/*",))
+    made.schedule.warmup_steps, made.mesh.data = 0, 1
+    cfg = RunConfig.from_config_dict(made)
+    data = open_data(cfg, tmp_path / "run")
+    sizes = {"vocab_size": tiny.VOCAB, "steps_per_epoch": 4, "num_classes": 2}
+    train(cfg.resolve(**sizes), data, tmp_path / "run")
+    said = capfd.readouterr().err
+    assert f"20 of 24 parameters are those of hf:{tmp_path / 'bert'}: embedding/table" in said
+    run = load(str(tmp_path / "run"))
+    assert (run.config.model.head.kind, run.config.model.head.pooling) == ("sequence", "mean")
+    found = leaves(nnx.to_pure_dict(nnx.state(run.model, nnx.Param)))
+    np.testing.assert_array_equal(found["embedding/table"], leaves(params)["embedding/table"])
 
 
 def test_how_a_model_is_computed_is_no_part_of_what_is_written(folder, tmp_path):

@@ -17,6 +17,8 @@ TOKENS = np.random.default_rng(0).integers(0, 40, (4, 6)).astype(np.int32)
 SINUSOIDAL, ROPE = {"position.kind": "sinusoidal"}, {"position.kind": "rope"}
 T5 = {"position.kind": "t5", "position.t5.num_buckets": 8, "position.t5.max_distance": 16}
 FIRE = {"position.kind": "fire"}
+SHAW = {"position.kind": "shaw"}
+FLOATS = ROPE | {"position.source.kind": "random_float"}
 PARTS = {"factor": 4.0, "original_length": 2048}  # within which some pairs turn and others do not
 
 
@@ -103,8 +105,16 @@ OTHER = {
     "position.t5.max_distance": (T5, 5),
     "position.fire.init_length": (FIRE, 3.0),
     "position.fire.width": (FIRE, 5),
+    "position.xpos.gamma": ({"position.kind": "xpos"}, 4.0),
+    "position.xpos.scale_base": ({"position.kind": "xpos"}, 4.0),
+    "position.hard_alibi.heads": ({"position.kind": "hard_alibi"}, 3),
+    "position.sandwich.width": ({"position.kind": "sandwich"}, 4),
+    "position.shaw.max_distance": (SHAW, 2),
+    "position.shaw.values": (SHAW, True),
+    "position.cope.num_positions": ({"position.kind": "cope"}, 3),
     "position.source.kind": ({}, "offset"),
     "position.source.range": ({"position.source.kind": "randomized"}, 8),
+    "position.source.random_float.steps": (FLOATS, 2),
     "position.source.abacus.max_offset": (ABACUS, 9),
     "position.source.abacus.digits": (ABACUS, (3, 4)),
 }

@@ -82,13 +82,25 @@ POSITIONS = [
     scaled("dynamic_ntk", original_length=3, **{"dynamic_ntk.alpha": 1.5}),
     *(scaled(kind, **PARTS) for kind in ("ntk_by_parts", "yarn", "llama3")),
 ]
+SECOND_WAVE = [
+    {"position.kind": "hard_alibi"},
+    {"position.kind": "sandwich", "position.sandwich.width": 6},
+    {"position.kind": "shaw", "position.shaw.max_distance": 3, "num_kv_heads": 2},
+    {"position.kind": "shaw", "position.shaw.max_distance": 2, "position.shaw.values": True}
+    | {"scale_attention": False},
+    {"position.kind": "cope", "position.cope.num_positions": 3, "num_kv_heads": 2},
+    {"position.kind": "cope", "window": 4, "attention_softcap": 2.0, "attention_sink": True},
+    {"position.kind": "xpos", "position.xpos.scale_base": 4.0},
+    {"position.kind": "xpos", "position.xpos.scale_base": 8.0, "position.xpos.gamma": 1.5}
+    | {"position.rope.layout": "interleaved", "position.rope.fraction": 0.5, "head_dim": 8},
+]
 
 
-@pytest.mark.parametrize("changes", POSITIONS, ids=str)
+@pytest.mark.parametrize("changes", POSITIONS + SECOND_WAVE, ids=str)
 def test_position_encodings(changes):
     compare(model_config(**changes))
 
 
-@pytest.mark.parametrize("changes", POSITIONS[2:7] + POSITIONS[10:12], ids=str)
+@pytest.mark.parametrize("changes", POSITIONS[2:7] + POSITIONS[10:12] + SECOND_WAVE, ids=str)
 def test_position_encodings_of_encoders(changes):
     compare(model_config(architecture="encoder", **changes))

@@ -60,6 +60,7 @@ def case_of(q_BLHK: jax.Array, k_BSGK: jax.Array, rule: Rule) -> Case:
         "one query": q_BLHK.shape[1] == 1,
         "bias": rule.encoding is not None and overrides(rule.encoding, "bias"),
         "allow": rule.encoding is not None and overrides(rule.encoding, "allow"),
+        "bias by content": rule.encoding is not None and overrides(rule.encoding, "score", "mix"),
         "softcap": rule.softcap > 0,
         "sink": rule.sink_H is not None,
         "prefix": view.k_prefix_BS is not None,

@@ -31,13 +31,14 @@ def attend(
     if rule.softcap:
         logits_BHLS = rule.softcap * jnp.tanh(logits_BHLS / rule.softcap)
     mask = masks.attention_mask(rule.visibility)[:, None]
-    if rule.encoding is not None:
-        assert rule.q_positions_BL is not None
-        assert rule.k_positions_BS is not None
-        bias = rule.encoding.bias(rule.q_positions_BL, rule.k_positions_BS)
-        allow = rule.encoding.allow(rule.q_positions_BL, rule.k_positions_BS)
-        logits_BHLS = logits_BHLS if bias is None else logits_BHLS + bias
+    encoding = rule.encoding
+    if encoding is not None:
+        places = rule.places
+        bias, allow = encoding.bias(*places), encoding.allow(*places)
         mask = mask if allow is None else mask & allow
+        score = encoding.score(q_BLHK, logits_BHLS, mask, *places)
+        for term in (bias, score):
+            logits_BHLS = logits_BHLS if term is None else logits_BHLS + term
     sink = None if rule.sink_H is None else rule.sink_H[None, :, None, None]
     weights_BHLS = masked_softmax(logits_BHLS, mask, sink)
     dropped = dropout(weights_BHLS, rule.dropout_rate, rule.key, rule.site, rule.layer)
@@ -48,6 +49,8 @@ def attend(
         preferred_element_type=jnp.float32,
     )
     out_BLHK = out_BGNK.reshape(B, H, L, K).swapaxes(1, 2)
+    mixed = None if encoding is None else encoding.mix(dropped, *rule.places)
+    out_BLHK = out_BLHK if mixed is None else out_BLHK + mixed
     return out_BLHK.astype(q_BLHK.dtype), weights_BHLS
 
 

@@ -21,7 +21,7 @@ class Rule:
     scale: float
     softcap: float = 0.0
     sink_H: jax.Array | None = None
-    encoding: PositionEncoding | None = None  # its bias and allow hooks; None: no such terms
+    encoding: PositionEncoding | None = None  # its hooks bias, allow, score and mix; or none
     q_positions_BL: jax.Array | None = None
     k_positions_BS: jax.Array | None = None
     dropout_rate: float = 0.0
@@ -29,6 +29,13 @@ class Rule:
     site: str = "attention_weights"
     layer: jax.Array | int = 0
     captures: bool = False  # the weights themselves are asked for
+
+    @property
+    def places(self) -> tuple[jax.Array, jax.Array]:
+        """Ids of the queries and of the keys, which there are where there is an encoding."""
+        assert self.q_positions_BL is not None
+        assert self.k_positions_BS is not None
+        return self.q_positions_BL, self.k_positions_BS
 
 
 def overrides(encoding: PositionEncoding, *hooks: str) -> bool:

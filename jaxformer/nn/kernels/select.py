@@ -12,7 +12,8 @@ from jaxformer.errors import UserError
 # What a call may ask for beyond causality, segment ids and shared key/value heads.
 DOES: dict[str, frozenset[str]] = {
     "reference": frozenset(
-        {"dropout", "captured weights", "one query", "bias", "allow", "softcap", "sink", "prefix"}
+        {"dropout", "captured weights", "one query", "bias", "allow", "bias by content"}
+        | {"softcap", "sink", "prefix"}
     ),
     "blockwise": frozenset({"bias", "allow", "softcap", "sink", "prefix"}),
     "cudnn": frozenset(),

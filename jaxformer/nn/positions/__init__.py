@@ -8,24 +8,34 @@ from jaxformer.config import ModelConfig, RunConfig
 from jaxformer.errors import UserError
 from jaxformer.nn.positions.alibi import Alibi, LearnedAlibi
 from jaxformer.nn.positions.base import PositionEncoding
+from jaxformer.nn.positions.cope import Cope
 from jaxformer.nn.positions.fire import Fire
+from jaxformer.nn.positions.hard_alibi import HardAlibi
 from jaxformer.nn.positions.kerple import KerpleLog, KerplePower
 from jaxformer.nn.positions.learned import Learned
 from jaxformer.nn.positions.rope import Rope
+from jaxformer.nn.positions.sandwich import Sandwich
+from jaxformer.nn.positions.shaw import Shaw
 from jaxformer.nn.positions.sinusoidal import Sinusoidal
 from jaxformer.nn.positions.t5 import T5
+from jaxformer.nn.positions.xpos import Xpos
 
 ENCODINGS: dict[str, type[PositionEncoding]] = {
     "none": PositionEncoding,
     "sinusoidal": Sinusoidal,
     "learned": Learned,
     "rope": Rope,
+    "xpos": Xpos,
     "alibi": Alibi,
     "learned_alibi": LearnedAlibi,
+    "hard_alibi": HardAlibi,
     "t5": T5,
     "kerple_log": KerpleLog,
     "kerple_power": KerplePower,
     "fire": Fire,
+    "sandwich": Sandwich,
+    "shaw": Shaw,
+    "cope": Cope,
 }
 
 
@@ -78,6 +88,11 @@ def check_bounds(cfg: RunConfig) -> None:
             what = f"has {spec.position}, which is added to the embeddings of all layers"
             raise UserError("model.layer_pattern", what, "make it model.position.kind")
     for kind in cfg.model.position_kinds:
+        reads_ids = encoding_class(kind) is not PositionEncoding
+        if source.kind == "random_float" and reads_ids and not encoding_class(kind).continuous:
+            what = f"is {source.kind}, between whole positions, and {kind} does not declare them"
+            mend = "choose randomized, or let the class say `continuous = True`"
+            raise UserError("model.position.source.kind", what, mend)
         bound = encoding_class(kind).bound(cfg.model)
         for name in ("length", "target_length"):
             length = getattr(cfg.data, name)

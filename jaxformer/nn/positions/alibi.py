@@ -8,7 +8,7 @@ import numpy as np
 
 from jaxformer.config import ModelConfig
 from jaxformer.nn import parameters
-from jaxformer.nn.positions.base import PositionEncoding, distances
+from jaxformer.nn.positions.base import PositionEncoding, away
 
 
 class Alibi(PositionEncoding):
@@ -18,11 +18,13 @@ class Alibi(PositionEncoding):
     where heads beyond a power of two take every other slope of the next one, as here.
     """
 
+    continuous = True
+
     def __init__(self, cfg: ModelConfig, causal: bool):
-        self.num_heads = cfg.num_heads
+        self.num_heads, self.unit = cfg.num_heads, cfg.position.source.unit
 
     def bias(self, q_positions_BL: jax.Array, k_positions_BS: jax.Array) -> jax.Array:
-        return linear_bias(jnp.asarray(self.slopes_H()), q_positions_BL, k_positions_BS)
+        return linear_bias(jnp.asarray(self.slopes_H()), q_positions_BL, k_positions_BS, self.unit)
 
     def slopes_H(self) -> jax.Array | np.ndarray:
         return slopes(self.num_heads).astype(np.float32)
@@ -57,10 +59,10 @@ def slopes(num_heads: int) -> np.ndarray:
 
 
 def linear_bias(
-    slopes_H: jax.Array, q_positions_BL: jax.Array, k_positions_BS: jax.Array
+    slopes_H: jax.Array, q_positions_BL: jax.Array, k_positions_BS: jax.Array, unit: int = 1
 ) -> jax.Array:
     """-s_h |i - j|, float32[B, H, L, S]."""
-    away_BLS = jnp.abs(distances(q_positions_BL, k_positions_BS)).astype(jnp.float32)
+    away_BLS = away(q_positions_BL, k_positions_BS, unit)
     return -slopes_H[None, :, None, None] * away_BLS[:, None]
 
 

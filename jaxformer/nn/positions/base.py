@@ -10,6 +10,7 @@ jaxformer.nn.positions.check module:Class` tries the declarations. A model uses 
 from typing import ClassVar
 
 import jax
+import jax.numpy as jnp
 from flax import nnx
 
 from jaxformer.config import ModelConfig
@@ -27,6 +28,8 @@ class PositionEncoding(nnx.Module):
     shift_invariant: bool = True
     trained: ClassVar[bool] = False  # has parameters, and gradients reach them all
     cacheable: ClassVar[bool] = True  # prefill + cached decoding = the full forward pass
+    # Takes positions between whole ones: id / unit, `unit` being cfg.position.source.unit
+    continuous: ClassVar[bool] = False
 
     def __init__(self, cfg: ModelConfig, causal: bool):
         pass
@@ -62,7 +65,36 @@ class PositionEncoding(nnx.Module):
         """Restricts attention beyond the mask: bool[B, H, L, S], dimensions of 1 allowed."""
         return None
 
+    # The two below see what tokens say, not only where they are: the reference kernel alone has
+    # them, since others never hold all products of a query with its keys.
+
+    def score(
+        self,
+        q_BLHK: jax.Array,
+        logits_BHLS: jax.Array,
+        mask_BHLS: jax.Array,
+        q_positions_BL: jax.Array,
+        k_positions_BS: jax.Array,
+    ) -> jax.Array | None:
+        """Added to the logits, by the queries and the scaled logits: float32[B, H, L, S].
+
+        `mask`, with dimensions of 1, says which keys are visible. Keys of a document lie in its
+        order, in a cache too, whatever their ids.
+        """
+        return None
+
+    def mix(
+        self, weights_BHLS: jax.Array, q_positions_BL: jax.Array, k_positions_BS: jax.Array
+    ) -> jax.Array | None:
+        """Added to what the heads give, by the attention weights: float32[B, L, H, K]."""
+        return None
+
 
 def distances(q_positions_BL: jax.Array, k_positions_BS: jax.Array) -> jax.Array:
     """i - j of each query i and key j: int32[B, L, S]."""
     return q_positions_BL[..., None] - k_positions_BS[:, None]
+
+
+def away(q_positions_BL: jax.Array, k_positions_BS: jax.Array, unit: int) -> jax.Array:
+    """|i - j| in positions, of ids that are `unit` to a position: float32[B, L, S]."""
+    return jnp.abs(distances(q_positions_BL, k_positions_BS)).astype(jnp.float32) / unit

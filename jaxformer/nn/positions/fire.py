@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jaxformer.config import ModelConfig
 from jaxformer.nn import parameters
 from jaxformer.nn.linear import Linear
-from jaxformer.nn.positions.base import PositionEncoding, distances
+from jaxformer.nn.positions.base import PositionEncoding, away
 
 EPSILON = 1e-6
 
@@ -25,12 +25,12 @@ class Fire(PositionEncoding):
     most.
     """
 
-    trained = True
+    trained = continuous = True
     shift_invariant = False
 
     def __init__(self, cfg: ModelConfig, causal: bool):
         section = cfg.position.fire
-        self.init_length = section.init_length
+        self.init_length, self.unit = section.init_length, cfg.position.source.unit
         self.c = parameters.declare((), lambda key, shape: jnp.full(shape, 0.1, jnp.float32))
         self.multiplier = parameters.declare((), parameters.ones)
         self.hidden = _linear(1, section.width, bias=True)
@@ -44,11 +44,11 @@ class Fire(PositionEncoding):
 
     def interpolated(self, q_positions_BL: jax.Array, k_positions_BS: jax.Array) -> jax.Array:
         """What f is given: float32[B, L, S] from 0 to 1."""
-        away_BLS = jnp.abs(distances(q_positions_BL, k_positions_BS)).astype(jnp.float32)
+        away_BLS = away(q_positions_BL, k_positions_BS, self.unit)
         # A later key is seen by an encoder and within the prefix of a prefix language model.
         ends = jnp.maximum(q_positions_BL[..., None], k_positions_BS[:, None])
         threshold = self.init_length * jnp.abs(self.multiplier[...])
-        whole = jnp.maximum(ends.astype(jnp.float32), threshold)
+        whole = jnp.maximum(ends.astype(jnp.float32) / self.unit, threshold)
         c = jnp.abs(self.c[...])
         return jnp.log1p(c * away_BLS) / (jnp.log1p(c * whole) + EPSILON)
 

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 
 from jaxformer.config import ModelConfig
 from jaxformer.nn import parameters
-from jaxformer.nn.positions.base import PositionEncoding, distances
+from jaxformer.nn.positions.base import PositionEncoding, away
 
 LEAST = 0.01
 
@@ -18,15 +18,16 @@ class KerpleLog(PositionEncoding):
     cut off and the gradient passes, so a number below .01 can return. They are not decayed.
     """
 
-    trained = True
+    trained = continuous = True
 
     def __init__(self, cfg: ModelConfig, causal: bool):
+        self.unit = cfg.position.source.unit
         self.r1 = parameters.declare((cfg.num_heads,), parameters.uniform(0.0, 2.0))
         self.r2 = parameters.declare((cfg.num_heads,), parameters.uniform(0.0, 1.0))
 
     def bias(self, q_positions_BL: jax.Array, k_positions_BS: jax.Array) -> jax.Array:
         r1_H, r2_H = cut(self.r1[...], LEAST), cut(self.r2[...], LEAST)
-        away_B1LS = jnp.abs(distances(q_positions_BL, k_positions_BS)).astype(jnp.float32)[:, None]
+        away_B1LS = away(q_positions_BL, k_positions_BS, self.unit)[:, None]
         return -_by_head(r1_H) * jnp.log1p(_by_head(r2_H) * away_B1LS)
 
 
@@ -37,16 +38,19 @@ class KerplePower(PositionEncoding):
     least, r2 as .01 to 2, as above. r2 = 1 is ALiBi with trained slopes.
     """
 
-    trained = True
+    trained = continuous = True
 
     def __init__(self, cfg: ModelConfig, causal: bool):
+        self.unit = cfg.position.source.unit
         self.r1 = parameters.declare((cfg.num_heads,), parameters.uniform(0.0, 1.0))
         self.r2 = parameters.declare((cfg.num_heads,), parameters.uniform(0.0, 2.0))
 
     def bias(self, q_positions_BL: jax.Array, k_positions_BS: jax.Array) -> jax.Array:
         r1_H, r2_H = cut(self.r1[...], LEAST), cut(self.r2[...], LEAST, 2.0)
-        away_B1LS = jnp.abs(distances(q_positions_BL, k_positions_BS)).astype(jnp.float32)[:, None]
-        log_B1LS = jnp.log(jnp.maximum(away_B1LS, 1))  # the gradient of 0^r2 would be NaN
+        away_B1LS = away(q_positions_BL, k_positions_BS, self.unit)[:, None]
+        log_B1LS = jnp.log(
+            jnp.where(away_B1LS > 0, away_B1LS, 1.0)
+        )  # the gradient of 0^r2 would be NaN
         return -_by_head(r1_H) * jnp.where(away_B1LS > 0, jnp.exp(_by_head(r2_H) * log_B1LS), 0.0)
 
 

@@ -1,5 +1,7 @@
 """Rotary position embedding; Su et al. 2021 §3.2."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 
@@ -21,8 +23,11 @@ class Rope(PositionEncoding):
     again, and a full forward pass over as many tokens gives the same.
     """
 
+    continuous = True
+
     def __init__(self, cfg: ModelConfig, causal: bool):
         self.section = section = cfg.position.rope
+        self.unit = cfg.position.source.unit
         self.width = round(section.fraction * cfg.head_width)
         self.length = section.scaling.original_length or cfg.max_length
         self.shift_invariant = section.scaling.kind != "dynamic_ntk"
@@ -35,15 +40,23 @@ class Rope(PositionEncoding):
         extents_BL: jax.Array,
     ) -> tuple[jax.Array, jax.Array]:
         angles_BLM = self.angles(positions_BL, extents_BL)[:, :, None]
+        sin_BL1M, cos_BL1M = jnp.sin(angles_BLM), jnp.cos(angles_BLM)
+        grow_q, grow_k = self.factors(positions_BL, extents_BL)
+        return (
+            self._turn(q_BLHK, grow_q * sin_BL1M, grow_q * cos_BL1M),
+            self._turn(k_BLGK, grow_k * sin_BL1M, grow_k * cos_BL1M),
+        )
+
+    def factors(self, positions_BL: jax.Array, extents_BL: jax.Array) -> tuple[Any, Any]:
+        """What pairs of queries and of keys are multiplied by: numbers or float32[B, L, 1, M]."""
         grown = temperature(self.section)
-        sin_BL1M, cos_BL1M = grown * jnp.sin(angles_BLM), grown * jnp.cos(angles_BLM)
-        return self._turn(q_BLHK, sin_BL1M, cos_BL1M), self._turn(k_BLGK, sin_BL1M, cos_BL1M)
+        return grown, grown
 
     def angles(self, positions_BL: jax.Array, extents_BL: jax.Array) -> jax.Array:
         """float32[B, L, R/2], modulo full turns except in documents that dynamic NTK stretches."""
         shape = self.section, self.width, self.length
         w_M, stretch_BLM = static_frequencies(*shape), dynamic_stretch(*shape, extents_BL)
-        angles_BLM = angles(positions_BL, w_M)
+        angles_BLM = angles(positions_BL, w_M / self.unit)
         if stretch_BLM is None:
             return angles_BLM
         # Frequencies that differ by document are float32: off by 1e-2 at position 65,535.

@@ -14,12 +14,13 @@ class Sinusoidal(PositionEncoding):
     layout 'concatenated' orders them sin…, cos… instead. Angles are float32.
     """
 
-    at_input = True
+    at_input = continuous = True
     shift_invariant = False
 
     def __init__(self, cfg: ModelConfig, causal: bool):
         section = cfg.position.sinusoidal
         self.width, self.base = cfg.d_model, section.base
+        self.unit = cfg.position.source.unit
         self.layout, self.scale = section.layout, section.scale
 
     def embed(self, x_BLD: jax.Array, positions_BL: jax.Array) -> jax.Array:
@@ -27,7 +28,7 @@ class Sinusoidal(PositionEncoding):
 
     def table(self, positions_BL: jax.Array) -> jax.Array:
         """float32[B, L, D], unscaled."""
-        angles_BLM = angles(positions_BL, frequencies(self.width, self.base))
+        angles_BLM = angles(positions_BL, frequencies(self.width, self.base) / self.unit)
         pairs = [jnp.sin(angles_BLM), jnp.cos(angles_BLM)]
         if self.layout == "concatenated":
             return jnp.concatenate(pairs, -1)

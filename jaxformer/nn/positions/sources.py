@@ -20,6 +20,7 @@ from jaxformer.errors import UserError
 from jaxformer.nn import masks
 from jaxformer.nn.dropout import RowKey
 from jaxformer.nn.positions import position_bound
+from jaxformer.nn.positions.draws import places_in_runs, sorted_reals, sorted_samples, uniform
 
 EVALUATION = 0  # the seed of what evaluation and generation draw
 ARRAYS = {  # of a batch: ids -> the tokens that have them, and their segment ids
@@ -69,7 +70,7 @@ class Offset(PositionSource):
         self, tokens_BL: jax.Array, segment_ids_BL: jax.Array, positions_BL: jax.Array, key: RowKey
     ) -> jax.Array:
         starts_BL = self.range - masks.extents(positions_BL, segment_ids_BL) + 1
-        shifted_BL = positions_BL + _uniform(key, segment_ids_BL, starts_BL)
+        shifted_BL = positions_BL + uniform(key, segment_ids_BL, starts_BL)
         return jnp.where(segment_ids_BL != 0, shifted_BL, 0)
 
 
@@ -93,6 +94,30 @@ class Randomized(PositionSource):
         return self.range
 
 
+class RandomFloat(PositionSource):
+    """Sorted reals drawn uniformly from 0 to range, one draw a document; Shimizu et al. 2026, RFS.
+
+    Ids are whole: they count steps, `random_float.steps` to a position, and encodings divide by
+    that. No two tokens of a document share one. Evaluation draws as `randomized` does.
+    """
+
+    is_default = False
+
+    def __init__(self, cfg: ModelConfig):
+        super().__init__(cfg)
+        self.size = cfg.position.source.random_float.steps * self.range
+
+    def train(
+        self, tokens_BL: jax.Array, segment_ids_BL: jax.Array, positions_BL: jax.Array, key: RowKey
+    ) -> jax.Array:
+        return sorted_reals(key, segment_ids_BL, positions_BL, self.size)
+
+    test = train
+
+    def most_tokens(self, bound: int) -> int:
+        return self.size
+
+
 class Abacus(PositionSource):
     """The place of a digit within its number, from 1; 0 for all other tokens; McLeish et al. 2024.
 
@@ -107,7 +132,7 @@ class Abacus(PositionSource):
     ) -> jax.Array:
         ids_BL = self.test(tokens_BL, segment_ids_BL, positions_BL, key)
         counts_BL = jnp.full_like(ids_BL, self.abacus.max_offset + 1)
-        return jnp.where(ids_BL > 0, ids_BL + _uniform(key, segment_ids_BL, counts_BL), 0)
+        return jnp.where(ids_BL > 0, ids_BL + uniform(key, segment_ids_BL, counts_BL), 0)
 
     def test(
         self, tokens_BL: jax.Array, segment_ids_BL: jax.Array, positions_BL: jax.Array, key: RowKey
@@ -138,7 +163,7 @@ class Coupled(PositionSource):
         self, tokens_BL: jax.Array, segment_ids_BL: jax.Array, positions_BL: jax.Array, key: RowKey
     ) -> jax.Array:
         starts_BL = self.range - masks.extents(positions_BL, segment_ids_BL) + 1
-        shifted_BL = positions_BL + _uniform(key, segment_ids_BL, starts_BL)
+        shifted_BL = positions_BL + uniform(key, segment_ids_BL, starts_BL)
         return jnp.where(positions_BL > 0, shifted_BL, 0)
 
 
@@ -146,6 +171,7 @@ SOURCES: dict[str, type[PositionSource]] = {
     "contiguous": PositionSource,
     "offset": Offset,
     "randomized": Randomized,
+    "random_float": RandomFloat,
     "abacus": Abacus,
     "coupled": Coupled,
 }
@@ -205,64 +231,15 @@ class Limit(NamedTuple):
 
 def document_limit(cfg: ModelConfig) -> Limit:
     """How long a document a model can read or write."""
-    own_range = cfg.position.source.kind == "randomized" and cfg.position.source.range
-    field = "model.position.source.range" if own_range else "model.max_length"
-    return Limit(make_source(cfg).most_tokens(position_bound(cfg)), field)
+    own_range = (
+        cfg.position.source.kind in ("randomized", "random_float") and cfg.position.source.range
+    )
+    bound = position_bound(cfg)
+    field = "model.max_length" if bound in (0, cfg.max_length) else "model.position.kind"
+    field = "model.position.source.range" if own_range else field
+    return Limit(make_source(cfg).most_tokens(bound), field)
 
 
 def evaluation_key(rows_B: jax.Array) -> RowKey:
     """What the rows of an evaluation draw by."""
     return RowKey(jax.random.key(EVALUATION), rows_B)
-
-
-def sorted_samples(
-    key: RowKey, segment_ids_BL: jax.Array, positions_BL: jax.Array, size: int
-) -> jax.Array:
-    """int32[B, L]: id i of a document becomes the i-th smallest of a sample of 0 … size - 1.
-
-    The sample, without replacement and uniform, has as many ids as the document, at most `size`.
-    One pass a document, over all rows at once.
-    """
-    row_keys = _row_keys(key)
-    last = segment_ids_BL.max(initial=0)
-
-    def draw(carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-        document, ids_BL = carry
-        here_BL = segment_ids_BL == document
-        count_B = jnp.where(here_BL, positions_BL + 1, 0).max(1)
-        keys = jax.vmap(jax.random.fold_in, (0, None))(row_keys, document)
-        scores_BM = jax.vmap(lambda k: jax.random.bits(k, (size,)))(keys)
-        # The ids of the lowest scores: a set of equal chance with every other of its size.
-        highest_B1 = jnp.take_along_axis(
-            jnp.sort(scores_BM, axis=1), jnp.maximum(count_B - 1, 0)[:, None], axis=1
-        )
-        seen_BM = jnp.cumsum(scores_BM <= highest_B1, axis=1)
-        found_BL = jax.vmap(jnp.searchsorted)(seen_BM, positions_BL + 1)
-        return document + 1, jnp.where(here_BL, found_BL, ids_BL)
-
-    start = jnp.ones_like(last), jnp.zeros_like(positions_BL)
-    return jax.lax.while_loop(lambda carry: carry[0] <= last, draw, start)[1]
-
-
-def places_in_runs(is_digit_BL: jax.Array, segment_ids_BL: jax.Array) -> jax.Array:
-    """int32[B, L]: 1, 2, 3, … along each run of digits of one document, 0 elsewhere."""
-    at_BL = jnp.broadcast_to(jnp.arange(is_digit_BL.shape[1])[None], is_digit_BL.shape)
-    is_first_BL = jnp.diff(segment_ids_BL, axis=1, prepend=-1) != 0
-    starts_BL = jnp.where(is_digit_BL, jnp.where(is_first_BL, at_BL - 1, -1), at_BL)
-    places_BL = at_BL - jax.lax.cummax(starts_BL, axis=1)
-    return jnp.where(is_digit_BL, places_BL, 0)
-
-
-def _uniform(key: RowKey, segment_ids_BL: jax.Array, counts_BL: jax.Array) -> jax.Array:
-    """int32[B, L], uniform on 0 … count - 1, one draw a document (whose counts are equal)."""
-    row_keys = _row_keys(key)
-
-    def draw(row_key: jax.Array, document: jax.Array, count: jax.Array) -> jax.Array:
-        return jax.random.randint(jax.random.fold_in(row_key, document), (), 0, count)
-
-    by_token = jax.vmap(draw, (None, 0, 0))
-    return jax.vmap(by_token)(row_keys, segment_ids_BL, counts_BL)
-
-
-def _row_keys(key: RowKey) -> jax.Array:
-    return jax.vmap(jax.random.fold_in, (None, 0))(key.key, key.rows_B)

@@ -12,6 +12,8 @@ from jaxformer.nn.kernels import reference
 from jaxformer.nn.kernels.reference import masked_softmax
 from jaxformer.nn.kernels.rule import Rule
 from jaxformer.nn.masks import Visibility
+from jaxformer.nn.positions import PositionEncoding
+from tests.builders import model_config
 
 
 def rule(segment_ids, causal=True, encoding=None):
@@ -72,8 +74,7 @@ def test_grouped_heads_equal_repeated_ones(G):
     np.testing.assert_allclose(weights_BHLS, full_weights_BHLS, atol=1e-6)
 
 
-@dataclasses.dataclass
-class Hooks:
+class Hooks(PositionEncoding):
     """An encoding that adds to the logits and restricts the mask."""
 
     def bias(self, q_positions_BL, k_positions_BS):
@@ -85,7 +86,7 @@ class Hooks:
 
 def test_the_encoding_adds_to_scaled_logits_and_restricts_the_mask():
     q_BLHK, k_BSGK, v_BSGK = draw()
-    by = rule(np.ones((2, 5)), encoding=Hooks())
+    by = rule(np.ones((2, 5)), encoding=Hooks(model_config(), True))
     _, weights_BHLS = attend(q_BLHK, k_BSGK, v_BSGK, by)
     scores_BHLS = np.einsum("blhk,bshk->bhls", q_BLHK, k_BSGK, dtype=np.float64) / 8**0.5
     for i in range(5):
@@ -95,6 +96,31 @@ def test_the_encoding_adds_to_scaled_logits_and_restricts_the_mask():
         np.testing.assert_allclose(weights_BHLS[:, :, i, j], expected, atol=1e-6)
         others = np.delete(np.asarray(weights_BHLS)[:, :, i], j, -1)
         assert not others.any()
+
+
+class ByContent(PositionEncoding):
+    """Doubles the visible logits, and adds the weights of keys 0 and 1 to two of the outputs."""
+
+    def score(self, q_BLHK, logits_BHLS, mask_BHLS, q_positions_BL, k_positions_BS):
+        assert mask_BHLS.shape[-2:] == logits_BHLS.shape[-2:]
+        return jnp.where(mask_BHLS, logits_BHLS, jnp.nan)
+
+    def mix(self, weights_BHLS, q_positions_BL, k_positions_BS):
+        pair_BLHS = jnp.moveaxis(weights_BHLS[..., :2], 1, 2)
+        return jnp.pad(pair_BLHS, [(0, 0), (0, 0), (0, 0), (0, 6)])
+
+
+def test_scores_and_mixtures_see_logits_and_weights():
+    """Padding included: what a hook says of hidden keys, be it NaN, does not count."""
+    q_BLHK, k_BSGK, v_BSGK = draw()
+    by = rule(RAGGED, encoding=ByContent(model_config(), True))
+    out_BLHK, weights_BHLS = attend(q_BLHK, k_BSGK, v_BSGK, by)
+    plain = dataclasses.replace(by, encoding=None, scale=2 * by.scale)
+    plain_BLHK, plain_weights_BHLS = attend(q_BLHK, k_BSGK, v_BSGK, plain)
+    np.testing.assert_allclose(weights_BHLS, plain_weights_BHLS, atol=1e-6)
+    added = np.asarray(out_BLHK) - plain_BLHK
+    np.testing.assert_allclose(added[..., :2], np.moveaxis(weights_BHLS, 1, 2)[..., :2], atol=1e-6)
+    assert not added[..., 2:].any()
 
 
 def test_bfloat16_inputs_keep_float32_logits_and_softmax():

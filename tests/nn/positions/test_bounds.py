@@ -46,3 +46,26 @@ def test_layers_of_a_pattern_count_too():
     position = dataclasses.replace(model.position, kind="none")
     with pytest.raises(UserError, match="which has 19 ids"):
         check_bounds(dataclasses.replace(cfg, model=dataclasses.replace(model, position=position)))
+
+
+class Reals(PositionEncoding):
+    """Declares to take positions between whole ones."""
+
+    continuous = True
+
+
+def test_random_reals_are_for_encodings_that_declare_them():
+    reals = {"model.position.source.kind": "random_float"}
+    check_bounds(config(0, **reals | {"model.position.kind": f"{__name__}:Reals"}))
+    pattern = {"model.position.kind": "none", "model.layer_pattern": "alibi, none"}
+    check_bounds(config(0, **reals | pattern | {"model.position.options": ""}))
+    with pytest.raises(UserError, match=r"source\.kind: is random_float, .*Short does not declare"):
+        check_bounds(config(0, **reals))
+
+
+def test_xpos_ends_before_its_factors_do():
+    xpos = {"model.position.kind": "xpos", "model.position.options": ""}
+    short = xpos | {"model.position.xpos.scale_base": 0.17}
+    check_bounds(config(0, **xpos))
+    with pytest.raises(UserError, match=r"is xpos, which has 18 ids, but data\.length = 20"):
+        check_bounds(config(0, **short))

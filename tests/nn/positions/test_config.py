@@ -2,9 +2,15 @@
 
 import pytest
 
-from jaxformer.config.position import INPUT_POSITIONS, LAYER_POSITIONS
+from jaxformer.config.position import (
+    CONTENT_POSITIONS,
+    INPUT_POSITIONS,
+    LAYER_POSITIONS,
+    TABLE_POSITIONS,
+)
 from jaxformer.errors import UserError
-from jaxformer.nn.positions import ENCODINGS
+from jaxformer.nn.kernels.rule import overrides
+from jaxformer.nn.positions import ENCODINGS, PositionEncoding
 from tests.builders import model_config
 
 
@@ -21,6 +27,7 @@ def fire(**fields):
     return {"position.kind": "fire"} | {f"position.fire.{n}": v for n, v in fields.items()}
 
 
+FLOATS = {"position.kind": "rope", "position.source.kind": "random_float"}
 ENCODER = {"architecture": "encoder"}
 # The last change is the one at fault, unless a path is given; then words of what is wrong.
 REFUSED = [
@@ -50,6 +57,21 @@ REFUSED = [
     (ENCODER | t5(num_buckets=6), "multiple of 4"),
     (fire(init_length=0.0), "above 0"),
     (fire(width=0), "1 or more"),
+    ({"position.kind": "shaw", "attention_kernel": "blockwise"}, "as shaw needs"),
+    (
+        {"layer_pattern": "cope, rope", "position.kind": "rope", "attention_kernel": "splash"},
+        "cope",
+    ),
+    ({"position.kind": "t5", "position.source.kind": "random_float"}, "t5 looks up whole ones"),
+    ({"position.kind": "learned", "position.source.kind": "random_float"}, "learned looks up"),
+    (FLOATS | {"position.logn_length": 8}, "a number of tokens"),
+    (FLOATS | rope("dynamic_ntk"), "not the length of a text"),
+    (FLOATS | {"position.source.random_float.steps": 48}, "power of two"),
+    (FLOATS | {"position.source.random_float.steps": 0}, "1 or more"),
+    (
+        FLOATS | {"position.source.range": 2**15, "position.source.random_float.steps": 64},
+        "1048576",
+    ),
     ({"position.kind": "fier"}, "did you mean fire?"),
     ({"layer_pattern": "rope x2, learned"}, "added to the embeddings"),
 ]
@@ -65,6 +87,12 @@ ELSEWHERE = [
 def test_every_kind_has_an_encoding():
     assert {*INPUT_POSITIONS, *LAYER_POSITIONS} == set(ENCODINGS)
     assert {kind for kind, c in ENCODINGS.items() if c.at_input} == set(INPUT_POSITIONS)
+    objects = {kind: object.__new__(c) for kind, c in ENCODINGS.items()}
+    see = {kind for kind, x in objects.items() if overrides(x, "score", "mix")}
+    assert see == set(CONTENT_POSITIONS)
+    whole = {kind for kind, c in ENCODINGS.items() if not c.continuous}
+    assert whole - {"none"} == set(TABLE_POSITIONS)
+    assert ENCODINGS["none"] is PositionEncoding
 
 
 @pytest.mark.parametrize(
@@ -83,6 +111,9 @@ def test_contradictions_are_refused(changes, where, words):
     "changes",
     [
         {"position.kind": "none"} | {"position.rope.scaling.factor": 0.1},
+        {"position.kind": "cope", "attention_kernel": "reference", "position.shaw.max_distance": 0},
+        {"position.source.random_float.steps": 3},
+        FLOATS | {"position.source.range": 2**14},
         t5(num_buckets=6),
         ENCODER | t5(num_buckets=4, max_distance=3),
         {"position.kind": "alibi", "num_heads": 1, "d_model": 1},

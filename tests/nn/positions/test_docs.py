@@ -20,16 +20,20 @@ def test_every_kind_has_its_paragraph():
 
 
 def test_the_table_says_what_is_declared():
-    rows = re.findall(r"^\| `(\w+)` \| (\w*) ?\| (\w+)[^|]*\| ([^|]+) \| (\w+) \|$", TEXT, re.M)
+    rows = re.findall(
+        r"^\| `(\w+)` \| ([\w, ]*?) ?\| (\w+)[^|]*\| ([^|]+) \| (\w+) \|$", TEXT, re.M
+    )
     assert [kind for kind, *_ in rows] == list(ENCODINGS)
     for kind, acts, invariant, ids, trained in rows:
         cfg = model_config(**{"position.kind": kind})
         encoding, yes = ENCODINGS[kind](cfg, True), {True: "yes", False: "no"}
         assert (invariant, trained) == (yes[encoding.shift_invariant], yes[encoding.trained])
         assert encoding.cacheable and encoding.at_input == (acts == "embed")
-        assert ids == ("below `max_length`" if encoding.bound(cfg) else "all")
-        overridden = {n for n in ("embed", "rotate", "bias", "allow") if n in dir_of(encoding)}
-        assert overridden == ({acts} if acts else set())
+        end = encoding.bound(cfg)
+        table = "`max_length`" if end == cfg.max_length else f"{end:,}"
+        assert ids == (f"below {table}" if end else "all")
+        hooks = ("embed", "rotate", "bias", "allow", "score", "mix")
+        assert {n for n in hooks if n in dir_of(encoding)} == set(filter(None, acts.split(", ")))
 
 
 def dir_of(encoding):

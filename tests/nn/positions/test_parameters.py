@@ -20,6 +20,8 @@ TRAINED = {
     "kerple_power": {"r1": (4,), "r2": (4,)},
     "fire": {"c": (), "multiplier": (), "hidden/kernel*": (1, 32), "hidden/bias": (32,)}
     | {"heads/kernel*": (32, 4)},
+    "shaw": {"keys": (17, 4)},
+    "cope": {"vectors": (64, 4)},
 }
 
 

@@ -12,6 +12,7 @@ from jaxformer.errors import UserError
 from jaxformer.generation import Greedy, beam_search, generate
 from jaxformer.models import forward
 from jaxformer.nn.dropout import RowKey
+from jaxformer.nn.positions import ENCODINGS
 from jaxformer.nn.positions.sources import ARRAYS, evaluation_ids, give_ids
 from tests import builders
 
@@ -124,6 +125,81 @@ def test_ids_that_a_task_gives_twice_are_drawn_once():
     np.testing.assert_array_equal(ids[3:], ids[2::-1])
 
 
+# Random reals
+
+
+FLOATS = {f"{SOURCE}random_float.steps": 64, "position.kind": "alibi"}
+
+
+def test_reals_are_sorted_uniform_ones_that_differ():
+    """n = 5 of U(0, M = 20): E[k] = M (k + 1)/(n + 1), and the variance of a Beta variable."""
+    cfg, count = config("random_float", 20, **FLOATS), 4000
+    ids = trained(cfg, batch_of(np.tile(rows(5, width=8), (count, 1))))
+    assert ids.dtype == np.int32
+    assert (ids[:, 5:] == 0).all(), "padding keeps 0"
+    assert (np.diff(ids[:, :5]) > 0).all()
+    assert ids.min() >= 0
+    assert ids.max() < 20 * 64
+    reals, k = ids[:, :5] / 64, np.arange(1, 6)
+    error = reals.std(0) / count**0.5
+    assert (abs(reals.mean(0) - 20 * k / 6) < 4 * error + 1 / 64).all()
+    spread = 20 * np.sqrt(k * (6 - k) / (6**2 * 7))
+    np.testing.assert_allclose(reals.std(0), spread, rtol=0.05)
+    assert len(np.unique(ids[:, 0] % 64)) == 64  # between whole positions too
+
+
+def test_reals_of_a_document_depend_on_nothing_else():
+    cfg = config("random_float", 50, **FLOATS)
+    batch = batch_of(np.stack([rows(3, 4, width=9), rows(2, 4, width=9)]))
+    ids = trained(cfg, batch, [7, 7])
+    np.testing.assert_array_equal(ids[0, 3:7], ids[1, 2:6])
+    assert not np.array_equal(ids[0, :3], ids[0, 3:6])
+    assert (np.diff(ids[0, :3]) > 0).all() and (np.diff(ids[0, 3:7]) > 0).all()
+    wide = batch_of(np.stack([rows(3, 4, width=30), rows(2, 4, width=30)]))
+    np.testing.assert_array_equal(trained(cfg, wide, [7, 7])[:, :9], ids)
+    assert not np.array_equal(trained(cfg, batch, [7, 8])[1], ids[1])
+    again = evaluated(cfg, batch | {"rows": np.array([4, 5])})
+    np.testing.assert_array_equal(evaluated(cfg, batch | {"rows": np.array([4, 5])}), again)
+
+
+def test_as_many_tokens_as_steps_have_all_of_them():
+    """Steps of a whole position, and a document as long as the range: 0, 1, 2, …"""
+    cfg = config("random_float", 6, **FLOATS | {f"{SOURCE}random_float.steps": 1})
+    whole = batch_of(np.stack([rows(6), rows(6)]))
+    np.testing.assert_array_equal(trained(cfg, whole), whole["positions"])
+
+
+REAL = [kind for kind in ENCODINGS if ENCODINGS[kind].continuous and kind != "cope"]
+
+
+@pytest.mark.parametrize("kind", REAL)
+def test_encodings_divide_by_the_steps(kind):
+    """Ids that are 64 to a position, at whole ones: as ids 0, 1, 2, …; elsewhere they are not."""
+    tokens = np.random.default_rng(0).integers(0, 40, (2, 7)).astype(np.int32)
+    whole = np.arange(7, dtype=np.int32)[None].repeat(2, 0)
+    cfg = config("contiguous", **{"position.kind": kind, "position.xpos.scale_base": 4.0})
+    fine = config("random_float", **{"position.kind": kind, "position.xpos.scale_base": 4.0})
+    params = builders.random_params(cfg)
+
+    def logits(cfg, ids):
+        return np.asarray(builders.apply(cfg, params, tokens, positions=ids).logits)
+
+    np.testing.assert_allclose(logits(fine, whole * 64), logits(cfg, whole), atol=2e-5)
+    wider = logits(fine, whole * 160)  # 2.5 positions apart
+    assert abs(wider - logits(cfg, whole)).max() > 1e-3
+
+
+def test_halfway_between_two_positions():
+    """ALiBi's bias at 2.5 tokens is the mean of those at 2 and 3; a window of 2 ends before 2."""
+    cfg = config("random_float", **{"position.kind": "alibi"})
+    at, keys = jnp.array([[10 * 64]]), jnp.array([[10 * 64 - n for n in (128, 160, 192)]])
+    two, half, three = np.asarray(ENCODINGS["alibi"](cfg, True).bias(at, keys))[0, :, 0].T
+    np.testing.assert_allclose(half, (two + three) / 2, rtol=1e-6)
+    near = jnp.array([[10 * 64 - n for n in (127, 128)]])
+    windows = np.asarray(ENCODINGS["hard_alibi"](cfg, True).allow(at, near))[0, 1, 0]
+    assert windows.tolist() == [True, False]
+
+
 # Abacus
 
 
@@ -154,10 +230,11 @@ def test_a_number_ends_with_its_document():
 # Draws
 
 
-@pytest.mark.parametrize("kind", ["offset", "randomized", "abacus"])
+@pytest.mark.parametrize("kind", ["offset", "randomized", "random_float", "abacus"])
 def test_draws_depend_on_the_step_the_row_the_site_and_the_document_alone(kind):
     """All in one shape: microbatches are in tests/training/test_step.py."""
-    cfg = config(kind, 0 if kind == "abacus" else 999, max_length=1024)
+    changes = {"position.kind": "alibi"} if kind == "random_float" else {}
+    cfg = config(kind, 0 if kind == "abacus" else 999, max_length=1024, **changes)
     batch = pair_of(np.tile(rows(5, 4, 3, width=14), (8, 1)))
     together = trained(cfg, batch)
     order = np.array([5, 0, 7, 2, 2, 1, 3, 6])
@@ -230,11 +307,12 @@ PROMPTS = np.array([[1, 12, 13, 4, 15, 5], [11, 6, 0, 0, 0, 0], [12, 12, 5, 0, 0
 LENGTHS = np.array([6, 2, 3], np.int32)
 
 
-@pytest.mark.parametrize("kind", ["randomized", "abacus"])
+@pytest.mark.parametrize("kind", ["randomized", "random_float", "abacus"])
 def test_cached_generation_equals_the_forward_pass_with_the_same_ids(kind):
     """And so does a teacher-forced row of as many tokens: its ids are those of generation."""
     digits = tuple(range(5, 24, 2))
-    model = model_of(kind, **{f"{SOURCE}abacus.digits": digits})
+    at_input = "sinusoidal" if kind == "random_float" else "learned"
+    model = model_of(kind, **{f"{SOURCE}abacus.digits": digits, "position.kind": at_input})
     numbers = np.array([3, 0, 8])
     count = np.array([9, 5, 9])
     out = generate(
@@ -259,7 +337,7 @@ def test_cached_generation_equals_the_forward_pass_with_the_same_ids(kind):
     np.testing.assert_array_equal(found.tokens_BNT[:, 0], out.tokens)
     if kind == "abacus":
         assert 5 < np.isin(out.tokens[:2], digits).sum() < 14, "numbers that end are to be written"
-    if kind == "randomized":
+    if kind != "abacus":
         other = generate(
             model, PROMPTS, LENGTHS, max_new_tokens=count, sampler=Greedy(), key=KEY, eos_id=-1
         )
