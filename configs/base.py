@@ -219,12 +219,20 @@ def task() -> ConfigDict:
 
 def optimizer() -> ConfigDict:
     o = ConfigDict()
-    o.kind = "adamw"  # adamw | adam
+    o.kind = "adamw"  # adamw | adam | muon: layers' kernels by Muon, all else by AdamW
     o.b1 = 0.9
     o.b2 = 0.999
     o.epsilon = 1e-8
     o.weight_decay = 0.01  # decoupled; only kernels and embedding tables, chosen by name
     o.clip_norm = 1.0  # clip gradients to this global norm: 0 = off
+    o.muon = ConfigDict()
+    o.muon.rate = 10.0  # times the schedule's rate, which is AdamW's: rate of the layers' kernels
+    o.muon.weight_decay = 0.01  # of them, decoupled and at their rate; the above is of the rest
+    o.muon.momentum = 0.95  # Nesterov's
+    o.muon.steps = 5  # of Newton and Schulz
+    # An update is scaled by sqrt(max(1, out / in)), or if not 0 by this times sqrt(max(in, out)):
+    # 0.2 gives it the size of AdamW's, so that muon.rate = 1 fits (Liu et al. 2025)
+    o.muon.rms = 0.0
     return o
 
 
@@ -259,6 +267,9 @@ def train() -> ConfigDict:
     t.init_paths = ()  # … the parameters with these paths, e.g. ('embedding/*', 'layers/0/*')
     t.freeze = ()  # parameters that stay as they are, e.g. ('embedding/*',): () = none
     t.check_every = 100  # steps between comparisons of several processes: 0 = only at the start
+    t.ema = ConfigDict()  # an exponential moving average of the parameters beside them
+    t.ema.decay = 0.0  # of it in each update, e.g. 0.999: 0 = there is none
+    t.ema.warmup = True  # at update n min(decay, n / (n + 9)), so that the start is soon forgotten
     t.spike_guard = ConfigDict()  # leave out an update whose gradient norm is an outlier
     t.spike_guard.threshold = 0.0  # standard deviations above the mean of recent norms: 0 = off
     t.spike_guard.decay = 0.99  # of that exponential mean and variance
@@ -269,6 +280,7 @@ def train() -> ConfigDict:
 def evaluation() -> ConfigDict:
     e = ConfigDict()
     e.batch_size = 64
+    e.weights = "raw"  # parameters evaluated: raw, as they are trained | ema, their average
     e.max_rows = 0  # validation rows used: 0 = all; bits per byte are told of all only
     return e
 

@@ -19,7 +19,9 @@ from jaxformer.config.model import GATED, LayerSpec, ModelConfig
 from jaxformer.config.objective import MaskedLmConfig, ObjectiveConfig
 from jaxformer.config.position import RopeConfig, T5Config
 from jaxformer.config.run import (
+    EmaConfig,
     EvalConfig,
+    MuonConfig,
     OptimizerConfig,
     RunConfig,
     ScheduleConfig,
@@ -33,12 +35,14 @@ __all__ = [
     "TASKS",
     "AgreementConfig",
     "DataConfig",
+    "EmaConfig",
     "EvalConfig",
     "LayerSpec",
     "MaskedLmConfig",
     "MeshConfig",
     "MixtureConfig",
     "ModelConfig",
+    "MuonConfig",
     "ObjectiveConfig",
     "OptimizerConfig",
     "RopeConfig",

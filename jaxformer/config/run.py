@@ -16,15 +16,34 @@ ENDING = ("warmup_cosine", "linear", "wsd")  # schedules that have a last step
 
 
 @dataclasses.dataclass(frozen=True)
+class MuonConfig(Section):
+    prefix: ClassVar[str] = "optimizer.muon"
+
+    rate: float
+    weight_decay: float
+    momentum: float
+    steps: int
+    rms: float
+
+    def check(self) -> None:
+        positive(self.prefix, self, "rate")
+        at_least(self.prefix, self, 0, "weight_decay", "rms")
+        at_least(self.prefix, self, 1, "steps")
+        if not 0 <= self.momentum < 1:
+            refuse(f"{self.prefix}.momentum", f"is {self.momentum}", "give 0 to below 1")
+
+
+@dataclasses.dataclass(frozen=True)
 class OptimizerConfig(Section):
     prefix: ClassVar[str] = "optimizer"
 
-    kind: Literal["adamw", "adam"]
+    kind: Literal["adamw", "adam", "muon"]
     b1: float
     b2: float
     epsilon: float
     weight_decay: float
     clip_norm: float
+    muon: MuonConfig
 
     def check(self) -> None:
         at_least("optimizer", self, 0, "weight_decay", "clip_norm")
@@ -32,7 +51,10 @@ class OptimizerConfig(Section):
         for name in ("b1", "b2"):
             if not 0 <= getattr(self, name) < 1:
                 refuse(f"optimizer.{name}", f"is {getattr(self, name)}", "give 0 to below 1")
-        unread("optimizer.weight_decay", self.weight_decay, self.kind == "adamw", "kind = adamw")
+        decays = self.kind != "adam"
+        unread("optimizer.weight_decay", self.weight_decay, decays, "kind = adamw, muon")
+        if self.kind == "muon":
+            self.muon.check()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,6 +113,18 @@ class ScheduleConfig(Section):
 
 
 @dataclasses.dataclass(frozen=True)
+class EmaConfig(Section):
+    prefix: ClassVar[str] = "train.ema"
+
+    decay: float
+    warmup: bool
+
+    def check(self) -> None:
+        if not 0 <= self.decay < 1:
+            refuse("train.ema.decay", f"is {self.decay}", "give 0 (no average) to below 1")
+
+
+@dataclasses.dataclass(frozen=True)
 class SpikeGuardConfig(Section):
     prefix: ClassVar[str] = "train.spike_guard"
 
@@ -123,6 +157,7 @@ class TrainConfig(Section):
     init_paths: tuple[str, ...]
     freeze: tuple[str, ...]
     check_every: int
+    ema: EmaConfig
     spike_guard: SpikeGuardConfig
 
     def check(self) -> None:
@@ -130,6 +165,7 @@ class TrainConfig(Section):
         at_least("train", self, 1, "max_skipped_steps")
         at_least("train", self, 0, "num_steps", "num_epochs", "keep_best")
         at_least("train", self, 0, "eval_every", "checkpoint_every", "check_every")
+        self.ema.check()
         self.spike_guard.check()
         check_folder("train.init_from", self.init_from, published=True)
         unread("train.init_paths", self.init_paths, bool(self.init_from), "train.init_from")
@@ -154,6 +190,7 @@ class EvalConfig(Section):
     prefix: ClassVar[str] = "eval"
 
     batch_size: int
+    weights: Literal["raw", "ema"]
     max_rows: int
 
     def check(self) -> None:
@@ -188,6 +225,9 @@ class RunConfig(Section):
         if self.model.attention_kernel == "cudnn" and self.compute_dtype == "float32":
             what = "is cudnn, which takes no compute_dtype = float32"
             refuse("model.attention_kernel", what, "set compute_dtype = bfloat16 or choose auto")
+        if self.eval.weights == "ema" and not self.train.ema.decay:
+            mend = "set train.ema.decay, e.g. 0.999, or choose raw"
+            refuse("eval.weights", "is ema while train.ema.decay = 0", mend)
         self.objective.check_model(self.model.architecture, self.model.head.kind)
         self.data.check_objective(self.objective)
         if self.model.position.source.kind == "coupled" and self.data.source != "task":

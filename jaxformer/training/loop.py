@@ -27,6 +27,7 @@ from jaxformer.nn.kernels import check_kernel
 from jaxformer.nn.positions import check_bounds
 from jaxformer.sharding import check_batch, fit, put_batch, replicated, resized, using
 from jaxformer.training.agreement import check_same_start, check_same_step, notice, with_stop
+from jaxformer.training.average import weights
 from jaxformer.training.chain import Chain, as_hex, digest
 from jaxformer.training.clock import Clock
 from jaxformer.training.freeze import check_frozen
@@ -70,9 +71,10 @@ def _train(
     graphdef, _ = nnx.split(build(cfg.model, cfg.compute_dtype))
     tx, schedule = make_optimizer(cfg)
     make_params = lambda: init(cfg.model, jax.random.key(cfg.seed))  # noqa: E731
-    abstract = abstract_state(make_params, tx, mesh)
+    ema = cfg.train.ema.decay > 0
+    abstract = abstract_state(make_params, tx, mesh, ema=ema)
     check_frozen(abstract.params, cfg.train.freeze)
-    stored = abstract_state(make_params, tx, mesh, padded=False)
+    stored = abstract_state(make_params, tx, mesh, padded=False, ema=ema)
     with contextlib.ExitStack() as held:
         held.enter_context(clock.watching_compiler())
         saved = Checkpoints(workdir, every.keep_latest, every.keep_best)
@@ -169,7 +171,7 @@ def _steps(
         now, loss = run.digest(state.params), None
         if evaluates:
             with clock.on("evaluation"):
-                loss = log.evaluation(step, run.evaluate(state.params), now)
+                loss = log.evaluation(step, run.evaluate(weights(state, cfg.eval)), now)
         if saves:
             with clock.on("save"):
                 about = {"chain": log.chain.links, "seconds": clock.seconds()}

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import optax
 
 from jaxformer.checkpoint import Checkpoints
@@ -94,7 +95,9 @@ def make_state(
     state = initialise(make_params, tx, places.live)
     if not cfg.train.init_from:
         return state
-    return dataclasses.replace(state, params=_mixed(cfg, state.params, places))
+    params = _mixed(cfg, state.params, places)
+    ema = jax.tree.map(jnp.copy, params) if state.ema else {}
+    return dataclasses.replace(state, params=params, ema=ema)
 
 
 def _mixed(cfg: RunConfig, params: Any, places: Places) -> Any:

@@ -1,8 +1,8 @@
 """One optimizer update as one jitted function of (state, batch).
 
 Losses, gradients and token counts are summed over the microbatches and divided once, so that a
-batch gives the same update however it is split. An update that is not finite is skipped: parameters
-and optimizer state stay, the step counts on (its batch is consumed).
+batch gives the same update however it is split. An update that is not finite is skipped: the
+parameters, their average and the optimizer state stay, the step counts on (its batch is consumed).
 """
 
 from collections.abc import Callable
@@ -19,6 +19,7 @@ from jaxformer.losses import accuracy, cross_entropy
 from jaxformer.models import forward, sums_over
 from jaxformer.nn.dropout import RowKey
 from jaxformer.sharding import constrain, replicated
+from jaxformer.training.average import average
 from jaxformer.training.chain import digest
 from jaxformer.training.freeze import hold
 from jaxformer.training.guard import spikes
@@ -61,10 +62,12 @@ def make_train_step(
         params = optax.apply_updates(state.params, jax.tree.map(lambda u: rate * u, updates))
         ok = jnp.isfinite(grad_norm) & jnp.isfinite(total)
         keep = lambda new, old: jax.tree.map(lambda n, o: jnp.where(ok, n, o), new, old)  # noqa: E731
+        made = state.step + 1 - state.skipped_total
         new = TrainState(
             step=state.step + 1,
             params=keep(params, state.params),
             opt_state=keep(opt_state, state.opt_state),
+            ema=keep(average(state.ema, params, made, cfg.train.ema), state.ema),
             skipped=jnp.where(ok, 0, state.skipped + 1),
             skipped_total=state.skipped_total + jnp.where(ok, 0, 1),
         )
