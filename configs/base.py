@@ -148,6 +148,12 @@ def objective() -> ConfigDict:
     o.label_smoothing = 0.0  # weight taken from the target and spread evenly …
     o.smoothing = "all"  # all classes, the target included: ε / V | others: ε / (V - 1)
     o.z_loss = 0.0  # weight of logsumexp(logits)²
+    o.distillation = ConfigDict()  # learn a trained model's probabilities besides the targets
+    o.distillation.teacher = (
+        ""  # the --workdir of its run, or hf:PATH, of this objective: '' = none
+    )
+    o.distillation.alpha = 0.5  # (1 - alpha) cross-entropy + alpha T² KL(teacher || student) …
+    o.distillation.temperature = 2.0  # … of probabilities whose logits are divided by this T
     o.masked_lm = ConfigDict()
     o.masked_lm.rate = 0.15  # share of a row's tokens that are predicted …
     o.masked_lm.mask = 0.8  # … this share of them hidden behind <mask>,

@@ -54,6 +54,9 @@ def compile_step(cfg: RunConfig, topology: Topology, devices: Sequence[Any]) -> 
 
     Raises UserError where the mesh does not fit the slice, or the program the memory of a chip.
     """
+    if cfg.objective.distillation.teacher:
+        mend = "leave it out: the step is compiled without a teacher"
+        raise UserError("objective.distillation.teacher", "is set besides --aot", mend)
     mesh = make_mesh(cfg.mesh, devices) or _of_one(devices[0])
     check_spread(cfg, cfg.mesh.filled(len(devices)))
     check_batch(mesh, "train.batch_size", cfg.train.batch_size, cfg.train.num_microbatches)

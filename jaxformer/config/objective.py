@@ -3,7 +3,8 @@
 import dataclasses
 from typing import ClassVar, Literal
 
-from jaxformer.config.section import Section, at_least, refuse
+from jaxformer.config.section import Section, at_least, positive, refuse
+from jaxformer.errors import check_folder
 
 # What each objective takes of a model: its architecture and the kind of its head.
 NEEDS = {
@@ -24,6 +25,22 @@ class MaskedLmConfig(Section):
 
 
 @dataclasses.dataclass(frozen=True)
+class DistillationConfig(Section):
+    prefix: ClassVar[str] = "objective.distillation"
+
+    teacher: str
+    alpha: float
+    temperature: float
+
+    def check(self) -> None:
+        check_folder("objective.distillation.teacher", self.teacher, published=True)
+        positive(self.prefix, self, "temperature")
+        if not 0 < self.alpha <= 1:
+            mend = "give a share above 0 (1: the teacher alone), or set teacher to ''"
+            refuse(f"{self.prefix}.alpha", f"is {self.alpha}", mend)
+
+
+@dataclasses.dataclass(frozen=True)
 class ObjectiveConfig(Section):
     prefix: ClassVar[str] = "objective"
 
@@ -38,6 +55,7 @@ class ObjectiveConfig(Section):
     label_smoothing: float
     smoothing: Literal["all", "others"]
     z_loss: float
+    distillation: DistillationConfig
     masked_lm: MaskedLmConfig
 
     @property
@@ -53,7 +71,7 @@ class ObjectiveConfig(Section):
     @property
     def is_plain(self) -> bool:
         """What is minimised is the cross-entropy itself."""
-        return not self.label_smoothing and not self.z_loss
+        return not self.label_smoothing and not self.z_loss and not self.distillation.teacher
 
     @property
     def unit(self) -> str:
@@ -65,6 +83,8 @@ class ObjectiveConfig(Section):
         if self.label_smoothing >= 1:
             mend = "give a share below 1"
             refuse("objective.label_smoothing", f"is {self.label_smoothing}", mend)
+        if self.distillation.teacher:
+            self.distillation.check()
         if self.kind == "masked_lm":
             self._check_masking()
 

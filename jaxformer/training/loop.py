@@ -38,6 +38,7 @@ from jaxformer.training.signals import Stop, stop_on_signal
 from jaxformer.training.start import Places, describe_run, find_start, make_state
 from jaxformer.training.state import TrainState, abstract_state
 from jaxformer.training.step import jit_train_step
+from jaxformer.training.teacher import load_teacher
 from jaxformer.training.workdir import check_restart, disk_errors, locked, save_config
 
 
@@ -70,6 +71,7 @@ def _train(
     end, every, clock = cfg.train.num_steps, cfg.train, Clock()
     graphdef, _ = nnx.split(build(cfg.model, cfg.compute_dtype))
     tx, schedule = make_optimizer(cfg)
+    teacher = load_teacher(cfg, data, mesh)
     make_params = lambda: init(cfg.model, jax.random.key(cfg.seed))  # noqa: E731
     ema = cfg.train.ema.decay > 0
     abstract = abstract_state(make_params, tx, mesh, ema=ema)
@@ -79,7 +81,7 @@ def _train(
         held.enter_context(clock.watching_compiler())
         saved = Checkpoints(workdir, every.keep_latest, every.keep_best)
         held.enter_context(contextlib.closing(saved))
-        meta = describe_run(cfg, data)
+        meta = describe_run(cfg, data) | {"teacher": teacher.fingerprint if teacher else ""}
         before = find_start(cfg, meta, workdir, saved)
         loader = before["loader"] if before else {"step": 0}
         start = loader["step"]
@@ -101,8 +103,10 @@ def _train(
             if is_first():
                 writer = held.enter_context(contextlib.closing(MetricsWriter(workdir, start)))
         clock.resume(before.get("seconds", {}), writer.dropped.get("seconds", {}) if writer else {})
+        taught = None if teacher is None else teacher.graphdef
+        step = jit_train_step(graphdef, tx, schedule, cfg, abstract, mesh, taught)
         run = _Run(
-            step=jit_train_step(graphdef, tx, schedule, cfg, abstract, mesh),
+            step=step if teacher is None else lambda *of: step(*of, teacher.params),
             digest=jax.jit(
                 lambda params: digest(jax.tree.map(_cut, params, stored.params)),
                 out_shardings=everywhere,

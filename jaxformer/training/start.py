@@ -59,11 +59,13 @@ def find_start(
     before = saved.meta(step)
     check_config(workdir, RunConfig.from_config_dict(before["config"]), cfg)
     changed = changed_sources(cfg.data, before.get("sources", ()), meta["sources"])
+    taught = cfg.objective.distillation.teacher or "none"
     for name, what in (
         ("tokenizer", "holds a run with another tokenizer"),
         ("data", f"holds a run on other data: {changed} has changed since"),
+        ("teacher", f"holds a run with another teacher than {taught}"),
     ):
-        if before[name] != meta[name]:
+        if before.get(name, "") != meta.get(name, ""):
             mend = "bring it back or use another --workdir"
             raise UserError(f"workdir {workdir}", what, mend)
     if before["version"] != meta["version"]:
