@@ -149,9 +149,8 @@ def objective() -> ConfigDict:
     o.smoothing = "all"  # all classes, the target included: ε / V | others: ε / (V - 1)
     o.z_loss = 0.0  # weight of logsumexp(logits)²
     o.distillation = ConfigDict()  # learn a trained model's probabilities besides the targets
-    o.distillation.teacher = (
-        ""  # the --workdir of its run, or hf:PATH, of this objective: '' = none
-    )
+    # the --workdir of its run, or hf:PATH; of the same objective and vocabulary: '' = no teacher
+    o.distillation.teacher = ""
     o.distillation.alpha = 0.5  # (1 - alpha) cross-entropy + alpha T² KL(teacher || student) …
     o.distillation.temperature = 2.0  # … of probabilities whose logits are divided by this T
     o.masked_lm = ConfigDict()
