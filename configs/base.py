@@ -143,7 +143,8 @@ def rope_scaling() -> ConfigDict:
 
 def objective() -> ConfigDict:
     o = ConfigDict()
-    # causal_lm | prefix_lm | masked_lm | seq2seq | sequence_classification | token_classification
+    # causal_lm | prefix_lm | masked_lm | seq2seq | span_corruption (an encoder_decoder on text) |
+    # sequence_classification | token_classification
     o.kind = "causal_lm"
     o.label_smoothing = 0.0  # weight taken from the target and spread evenly …
     o.smoothing = "all"  # all classes, the target included: ε / V | others: ε / (V - 1)
@@ -153,6 +154,10 @@ def objective() -> ConfigDict:
     o.distillation.teacher = ""
     o.distillation.alpha = 0.5  # (1 - alpha) cross-entropy + alpha T² KL(teacher || student) …
     o.distillation.temperature = 2.0  # … of probabilities whose logits are divided by this T
+    o.span_corruption = ConfigDict()
+    o.span_corruption.rate = 0.15  # share of a window's tokens that are hidden,
+    o.span_corruption.length = 3.0  # in spans of this many on average
+    o.span_corruption.sentinels = 100  # <extra_id_0> … at the end of vocabularies made here
     o.masked_lm = ConfigDict()
     o.masked_lm.rate = 0.15  # share of a row's tokens that are predicted …
     o.masked_lm.mask = 0.8  # … this share of them hidden behind <mask>,
@@ -184,8 +189,10 @@ def data() -> ConfigDict:
     d.target_field = ""  # '' = target
     d.columns = ""  # names of the columns of csv and tsv, e.g. 'text,label': '' = the first line
     d.pattern = ""  # which files of a folder, e.g. '*.py': '' = *
-    d.length = 20  # tokens in a row of a batch: the training context; of seq2seq: the source's
-    d.target_length = 0  # of seq2seq: tokens in a row of targets: 0 = length
+    # Tokens in a row of a batch: the training context; of seq2seq and span_corruption: the source's
+    d.length = 20
+    # Of seq2seq: tokens in a row of targets: 0 = length; of span_corruption it is computed: leave 0
+    d.target_length = 0
     # Last documents, or the end of a single one; of examples any: 0 = a tenth.
     d.validation_fraction = 0.0
     d.split_seed = 0  # which pairs or labelled examples those are

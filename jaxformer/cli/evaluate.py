@@ -131,6 +131,9 @@ def _continue(run, schemes) -> int:
         mend = "a prompt is continued under one of them: give that"
         raise UserError("positions", f"has {len(schemes)} schemes", mend)
     cfg, has_pairs = run.config, run.config.objective.has_pairs
+    if cfg.objective.kind == "span_corruption":
+        mend = "leave --prompt out: its texts are no sources that have a target"
+        raise UserError("objective.kind", "is span_corruption, which continues nothing", mend)
     how: dict[str, Any] = {
         "max_new_tokens": FLAGS.max_new_tokens,
         "sampler": parse_sampler(FLAGS.sampler or ("greedy" if has_pairs else "top_p:0.9")),

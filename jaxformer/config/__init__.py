@@ -16,7 +16,12 @@ from jaxformer.config.data import (
 from jaxformer.config.mesh import MeshConfig, check_spread, parse_mesh
 from jaxformer.config.mixture import MixtureConfig, StreamConfig
 from jaxformer.config.model import GATED, LayerSpec, ModelConfig
-from jaxformer.config.objective import DistillationConfig, MaskedLmConfig, ObjectiveConfig
+from jaxformer.config.objective import (
+    DistillationConfig,
+    MaskedLmConfig,
+    ObjectiveConfig,
+    SpanCorruptionConfig,
+)
 from jaxformer.config.position import RopeConfig, T5Config
 from jaxformer.config.run import (
     EmaConfig,
@@ -50,6 +55,7 @@ __all__ = [
     "RunConfig",
     "ScheduleConfig",
     "Section",
+    "SpanCorruptionConfig",
     "SpikeGuardConfig",
     "StreamConfig",
     "T5Config",

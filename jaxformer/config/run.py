@@ -297,8 +297,12 @@ class RunConfig(Section):
         head = replace(self.model.head, num_classes=asked[1] or num_classes)
         position = self.model.position
         position = replace(position, source=position.source.with_digits(digits))
+        data, spans = self.data, self.objective.span_corruption
+        if self.objective.kind == "span_corruption":
+            data = replace(data, target_length=spans.target_length(data.length))
         resolved = replace(
             self,
+            data=data,
             model=replace(
                 self.model, vocab_size=asked[0] or vocab_size, head=head, position=position
             ),

@@ -12,6 +12,9 @@ def blank_row(cfg: RunConfig) -> Row:
     nothing = np.zeros(0, np.int64)
     if kind == "seq2seq":
         return seq2seq([nothing], [nothing], length, cfg.data.target_length or length)
+    if kind == "span_corruption":
+        target_length = cfg.objective.span_corruption.target_length(length)
+        return seq2seq([nothing], [nothing], length, target_length)
     if kind == "sequence_classification":
         return classification(nothing, np.zeros(1, np.int64), length)
     if kind == "token_classification":
