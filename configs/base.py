@@ -66,11 +66,16 @@ def model() -> ConfigDict:
     # there are never [B, L, V]: 0 = all at once, which is faster
     m.logit_chunk = 0
     m.layernorm = ConfigDict({"bias": True})
+    m.patches = ConfigDict()  # an encoder of images: square patches of pixels instead of tokens
+    m.patches.image_size = 0  # pixels of a side: 0 = the input is tokens
+    m.patches.patch_size = 0  # of a patch's side, which divides it
+    m.patches.channels = 3
     m.head = ConfigDict()
     m.head.kind = "vocabulary"  # vocabulary | encoders: sequence, token (classification)
     m.head.transform = False  # linear, activation and norm before the logits (BERT's MLM head)
     m.head.num_classes = 0  # sequence, token: 0 = the data's
     m.head.pooling = "first"  # sequence: first | mean
+    m.head.pooler = True  # sequence: linear and tanh before the classes (BERT); false: none (ViT)
     m.dropout = ConfigDict()
     m.dropout.embedding = 0.0  # on the sum of token and position embeddings
     m.dropout.attention = 0.0  # on attention weights
@@ -167,9 +172,11 @@ def objective() -> ConfigDict:
 
 def data() -> ConfigDict:
     d = ConfigDict()
-    # made, not read: agreement | task; or text | jsonl | csv | tsv | parquet | folder | hub
+    # made, not read: agreement | task; text | jsonl | csv | tsv | parquet | folder | hub; or images
     d.source = "agreement"
-    d.path = ""  # file, glob, folder or hub name; tasks have none, but scan is in a folder
+    # File, glob, folder or hub name; tasks have none, but scan is in a folder. images: a FILE.npz
+    # with images [N, H, W(, C)] and labels [N], or digits, which scikit-learn has
+    d.path = ""
     d.mixture = ConfigDict()  # several sources of one kind instead of data.path
     d.mixture.paths = ()  # each as data.path may name it, e.g. ('a.jsonl', 'b/*.jsonl')
     d.mixture.weights = ()  # share of rows of each, e.g. (2.0, 1.0): () = as many as it has

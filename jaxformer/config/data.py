@@ -76,7 +76,18 @@ class TaskConfig(Section):
 class DataConfig(Section):
     prefix: ClassVar[str] = "data"
 
-    source: Literal["agreement", "task", "text", "jsonl", "csv", "tsv", "parquet", "folder", "hub"]
+    source: Literal[
+        "agreement",
+        "task",
+        "text",
+        "jsonl",
+        "csv",
+        "tsv",
+        "parquet",
+        "folder",
+        "hub",
+        "images",
+    ]
     path: str
     mixture: MixtureConfig
     streaming: bool
@@ -177,6 +188,9 @@ class DataConfig(Section):
             refuse("objective.kind", f"is {kind} while data.source = {self.source}", mend)
         if kind == "span_corruption":
             self._check_spans(objective)
+        if self.source == "images":
+            self._check_images(kind)
+            return
         sources = PAIRED if pairs else LABELLED if labels else (self.source,)
         if self.source not in sources:
             mend = f"choose from {', '.join(sources)}"
@@ -210,6 +224,20 @@ class DataConfig(Section):
         if labels and self.pack:
             mend = "a row of a classifier is one text: set it to false"
             refuse("data.pack", f"is true while objective.kind = {kind}", mend)
+
+    def _check_images(self, kind: str) -> None:
+        if kind != "sequence_classification":
+            mend = "images are for sequence_classification"
+            refuse("objective.kind", f"is {kind} while data.source = images", mend)
+        for name, value in (
+            *(("label_field", self.label_field), ("target_path", self.target_path)),
+            *(("mixture.paths", self.mixture.paths), ("streaming", self.streaming)),
+            *(("pack", self.pack), ("cache", self.cache), ("target_length", self.target_length)),
+        ):
+            unread(f"data.{name}", value, False, "a source of texts")
+        if self.tokenizer.kind != "word":
+            what = f"is {self.tokenizer.kind} while data.source = images"
+            refuse("data.tokenizer.kind", what, "leave it at word: images have no tokens")
 
     def _check_spans(self, objective: ObjectiveConfig) -> None:
         spans, size = objective.span_corruption, self.tokenizer.vocab_size

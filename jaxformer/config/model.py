@@ -38,6 +38,32 @@ class HeadConfig(Section):
     transform: bool
     num_classes: int
     pooling: Literal["first", "mean"]
+    pooler: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class PatchesConfig(Section):
+    prefix: ClassVar[str] = "model.patches"
+
+    image_size: int
+    patch_size: int
+    channels: int
+
+    @property
+    def length(self) -> int:
+        """The patches of an image and the class token before them."""
+        return (self.image_size // self.patch_size) ** 2 + 1
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Height, width and channels of an image."""
+        return self.image_size, self.image_size, self.channels
+
+    def check(self) -> None:
+        at_least(self.prefix, self, 1, "image_size", "patch_size", "channels")
+        if self.image_size % self.patch_size:
+            what = f"{self.patch_size} does not divide image_size = {self.image_size}"
+            refuse(f"{self.prefix}.patch_size", what, "images are cut into whole patches")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,6 +116,7 @@ class ModelConfig(Section):
     remat: Literal["none", "full", "dots"]
     logit_chunk: int
     layernorm: LayerNormConfig
+    patches: PatchesConfig
     head: HeadConfig
     dropout: DropoutConfig
     position: PositionConfig
@@ -130,6 +157,11 @@ class ModelConfig(Section):
         return tuple(dict.fromkeys(kinds))
 
     @property
+    def has_images(self) -> bool:
+        """The input is images, not tokens."""
+        return self.patches.image_size > 0
+
+    @property
     def has_final_norm(self) -> bool:
         if self.final_norm == "auto":
             return self.norm_placement in ("pre", "sandwich")
@@ -144,6 +176,7 @@ class ModelConfig(Section):
         for name, rate in self.dropout.to_dict().items():
             if not 0 <= rate < 1:
                 refuse(f"model.dropout.{name}", f"is {rate}", "give a rate from 0 to below 1")
+        self._check_patches()
         if self.architecture == "lstm":
             check_lstm(self)
             self._check_head()
@@ -177,6 +210,9 @@ class ModelConfig(Section):
         at_least("model.head", head, 0, "num_classes")
         unread("model.head.num_classes", head.num_classes, not words, "head.kind = sequence, token")
         unread("model.head.transform", head.transform, words, "head.kind = vocabulary")
+        if not head.pooler and head.kind != "sequence":
+            what = f"is false while model.head.kind = {head.kind}"
+            refuse("model.head.pooler", what, "only sequence has one: set it to true")
         unread("model.logit_softcap", self.logit_softcap, words, "head.kind = vocabulary")
         unread("model.logit_chunk", self.logit_chunk, words, "head.kind = vocabulary")
         unread("model.head_bias", self.head_bias, words, "head.kind = vocabulary")
@@ -187,6 +223,22 @@ class ModelConfig(Section):
                 f"has no gate for model.activation = {self.activation}",
                 "choose relu, gelu, gelu_exact or silu",
             )
+
+    def _check_patches(self) -> None:
+        unread("model.patches.patch_size", self.patches.patch_size, self.has_images, "image_size")
+        if not self.has_images:
+            return
+        self.patches.check()
+        for name, found, needed in (
+            ("architecture", self.architecture, "encoder"),
+            ("head.kind", self.head.kind, "sequence"),
+            ("position.source.kind", self.position.source.kind, "contiguous"),
+        ):
+            if found != needed:
+                what = f"is {found} while model.patches.image_size = {self.patches.image_size}"
+                refuse(f"model.{name}", what, f"images take {needed}")
+        unread("model.vocab_size", self.vocab_size, False, "a model of tokens")
+        unread("model.scale_embeddings", self.scale_embeddings, False, "a model of tokens")
 
     def _check_layers(self) -> None:
         specs = parse_layer_pattern(self.layer_pattern)

@@ -230,6 +230,7 @@ class RunConfig(Section):
             refuse("eval.weights", "is ema while train.ema.decay = 0", mend)
         self.objective.check_model(self.model.architecture, self.model.head.kind)
         self.data.check_objective(self.objective)
+        self._check_images()
         if self.model.position.source.kind == "coupled" and self.data.source != "task":
             what = f"is coupled while data.source = {self.data.source}"
             mend = "the ids are those of a task, such as addition_padded_reversed"
@@ -252,6 +253,16 @@ class RunConfig(Section):
                     f"{self.schedule.warmup_steps} is not below the run's {steps} steps",
                     "lower it, or set schedule.decay_steps",
                 )
+
+    def _check_images(self) -> None:
+        patches, source = self.model.patches, self.data.source
+        if self.model.has_images != (source == "images"):
+            what = f"is {patches.image_size} while data.source = {source}"
+            mend = "data.source = images and a model of patches go together"
+            refuse("model.patches.image_size", what, mend)
+        if self.model.has_images and self.data.length != patches.length:
+            what = f"is {self.data.length}, but an image has {patches.length - 1} patches"
+            refuse("data.length", what, f"set it to {patches.length}: these and the class token")
 
     def _check_lengths(self) -> None:
         """Ids that a row of the data may have and the model has not are refused here."""
@@ -291,6 +302,7 @@ class RunConfig(Section):
                 "raise it, or set 0 to take the data's",
             )
         replace = dataclasses.replace
+        words = 0 if self.model.has_images else asked[0] or vocab_size
         by_epochs = max(1, round(self.train.num_epochs * steps_per_epoch))
         bounds = [self.train.num_steps, by_epochs if self.train.num_epochs else 0]
         steps = min(bound for bound in bounds if bound)
@@ -303,9 +315,7 @@ class RunConfig(Section):
         resolved = replace(
             self,
             data=data,
-            model=replace(
-                self.model, vocab_size=asked[0] or vocab_size, head=head, position=position
-            ),
+            model=replace(self.model, vocab_size=words, head=head, position=position),
             train=replace(self.train, num_steps=steps, num_epochs=0.0),
             schedule=self.schedule.ending_at(steps),
         )

@@ -26,6 +26,7 @@ def text_config(path, **changes):
     c.data.update(source="text", path=str(path), length=16, pack=True)
     c.data.tokenizer.kind = "char"
     c.train.update(num_epochs=0.0, num_steps=4, batch_size=4)
+    c.schedule.warmup_steps = 2
     c.update_from_flattened_dict(changes)
     return RunConfig.from_config_dict(c)
 
@@ -42,32 +43,17 @@ def test_the_lengths_are_those_of_t5():
 
 
 def test_twelve_tokens_by_hand():
-    """The 12 words of the paper's figure 2: 'for inviting' and 'last' are hidden."""
-    text = [
-        "Thank",
-        "you",
-        "for",
-        "inviting",
-        "me",
-        "to",
-        "your",
-        "party",
-        "last",
-        "week",
-        ",",
-        "friends",
-    ]
-    ids, sentinels = np.arange(100, 112), np.array([7, 8, 9])
-    source, target = hide(ids, np.array([2, 4, 0]), np.array([2, 1, 0]), sentinels)
-    assert len(text) == 12
-    assert source.tolist()[:8] == [100, 101, 7, 104, 105, 106, 107, 8]
-    kept, hidden = np.array([2, 4]), np.array([2, 4])  # a row ends in a hidden span
-    source, target = hide(ids, kept, hidden, sentinels)
-    assert source.tolist() == [100, 101, 7, 104, 105, 106, 107, 8]
-    assert target.tolist() == [7, 102, 103, 8, 108, 109, 110, 111]
-    source, target = hide(ids, np.array([12]), np.array([0]), sentinels)
-    assert source.tolist() == ids.tolist()
+    """Hidden: 'for inviting' and 'last week , friends', T5's rows end in what is hidden."""
+    words = "Thank you for inviting me to your party last week , friends"
+    text, sentinels = np.array(words.split(" ")), np.array(["<X>", "<Y>", "<Z>"])
+    source, target = hide(text, np.array([2, 4]), np.array([2, 4]), sentinels)
+    assert " ".join(source) == "Thank you <X> me to your party <Y>"
+    assert " ".join(target) == "<X> for inviting <Y> last week , friends"
+    source, target = hide(text, np.array([12]), np.array([0]), np.array(["<X>"]))
+    assert source.tolist() == text.tolist()
     assert target.tolist() == []
+    assert T5.spans(12) == (2, 1)
+    assert T5.lengths(12) == (12, 4)  # 10 kept, <X>, </s>; <X>, 2 hidden, </s>
 
 
 def rows_of(lengths, size, pack, cfg=T5, seed=3):
@@ -204,7 +190,11 @@ def test_a_run_of_it_resolves_and_is_refused_by_name_elsewhere(tmp_path):
         ),
         ({"data.tokenizer.kind": "bpe", "data.tokenizer.vocab_size": 300}, r"needs 360"),
         (
-            {"data.streaming": True, "data.stream.validation_documents": 1},
+            {
+                "data.streaming": True,
+                "data.stream.validation_documents": 1,
+                "data.tokenizer.kind": "byte",
+            },
             r"data.streaming: is true while objective.kind = span_corruption",
         ),
         ({"data.source": "agreement", "data.path": ""}, r"is span_corruption while data.source"),
