@@ -72,9 +72,8 @@ def _read(path: str, cfg: RunConfig) -> Arrays:
         what = f"has images {images.shape} and labels {labels.shape}"
         raise UserError(path, what, "give images [N, H, W] or [N, H, W, C] and labels [N], N ≥ 2")
     if images.shape[1:] != cfg.model.patches.shape:
-        found, wanted = (
-            " x ".join(map(str, s)) for s in (images.shape[1:], cfg.model.patches.shape)
-        )
+        shapes = images.shape[1:], cfg.model.patches.shape
+        found, wanted = (" x ".join(map(str, shape)) for shape in shapes)
         mend = "set model.patches.image_size and channels"
         raise UserError(path, f"holds images of {found}, the model takes {wanted}", mend)
     if images.dtype == np.uint8:
@@ -105,14 +104,13 @@ def _digits() -> Arrays:
     except ImportError as error:
         mend = "install the extra 'oracle', which has it, or name a FILE.npz"
         raise UserError(f"data.path = {DIGITS}", "needs scikit-learn", mend) from error
-    found = load_digits()
-    return np.asarray(found.images) / 8 - 1, np.asarray(found.target)
+    pixels, classes = load_digits(return_X_y=True)
+    return np.asarray(pixels).reshape(-1, 8, 8) / 8 - 1, np.asarray(classes)
 
 
 def _hash(images: np.ndarray, labels: np.ndarray) -> str:
     digest = hashlib.sha256()
     for array in (images, labels):
-        digest.update(
-            f"{array.dtype} {array.shape}".encode() + np.ascontiguousarray(array).tobytes()
-        )
+        digest.update(f"{array.dtype} {array.shape}".encode())
+        digest.update(np.ascontiguousarray(array).tobytes())
     return digest.hexdigest()

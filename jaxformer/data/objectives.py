@@ -130,8 +130,8 @@ def image_row(image: np.ndarray, label: int, length: int) -> Row:
         "tokens": image.astype(np.float32),
         "segment_ids": np.ones(length, np.int32),
         "positions": np.arange(length, dtype=np.int32),
-        "targets": np.int32(label),
-        "weights": np.float32(1),
+        "targets": np.array(label, np.int32),
+        "weights": np.array(1, np.float32),
     }
 
 

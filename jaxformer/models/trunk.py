@@ -137,7 +137,7 @@ class Trunk(nnx.Module):
         return constrain(x_BLD, "batch", "length", None)
 
 
-def make_embedding(cfg: ModelConfig, dtype: jnp.dtype = jnp.dtype("float32")) -> Any:
+def make_embedding(cfg: ModelConfig, dtype: Any = jnp.float32) -> Any:
     """The token embedding table [V, D], or what makes tokens of an image's patches in `dtype`."""
     if cfg.has_images:
         return PatchEmbedding(cfg, dtype)
