@@ -13,9 +13,9 @@ from jaxformer.training.loop import train
 from tests.models.test_patches import config
 from tests.training.test_loop import At, Killed, kill, lines
 
-FAST = {"train.num_epochs": 0.0, "train.num_steps": 6, "train.batch_size": 4}
+FAST = {"train.num_epochs": 0.0, "train.num_steps": 6, "train.batch_size": 8}
 FAST |= {"train.log_every": 1, "train.checkpoint_every": 2, "train.eval_every": 3}
-FAST |= {"eval.batch_size": 4, "schedule.warmup_steps": 2}
+FAST |= {"eval.batch_size": 8, "schedule.warmup_steps": 2}
 
 
 def write(path, count=20, seed=0, **changes):
