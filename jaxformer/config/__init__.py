@@ -22,14 +22,12 @@ from jaxformer.config.objective import (
     ObjectiveConfig,
     SpanCorruptionConfig,
 )
+from jaxformer.config.optimizer import MuonConfig, OptimizerConfig, ScheduleConfig
 from jaxformer.config.position import RopeConfig, T5Config
 from jaxformer.config.run import (
     EmaConfig,
     EvalConfig,
-    MuonConfig,
-    OptimizerConfig,
     RunConfig,
-    ScheduleConfig,
     SpikeGuardConfig,
     TrainConfig,
 )

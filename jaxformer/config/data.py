@@ -4,6 +4,7 @@ import dataclasses
 import math
 from typing import ClassVar, Literal
 
+from jaxformer.config.images import check_image_data
 from jaxformer.config.mixture import STREAMED_TOKENIZERS, MixtureConfig, StreamConfig
 from jaxformer.config.objective import ObjectiveConfig
 from jaxformer.config.section import Section, at_least, refuse, unread
@@ -189,7 +190,7 @@ class DataConfig(Section):
         if kind == "span_corruption":
             self._check_spans(objective)
         if self.source == "images":
-            self._check_images(kind)
+            check_image_data(self, kind)
             return
         sources = PAIRED if pairs else LABELLED if labels else (self.source,)
         if self.source not in sources:
@@ -224,20 +225,6 @@ class DataConfig(Section):
         if labels and self.pack:
             mend = "a row of a classifier is one text: set it to false"
             refuse("data.pack", f"is true while objective.kind = {kind}", mend)
-
-    def _check_images(self, kind: str) -> None:
-        if kind != "sequence_classification":
-            mend = "images are for sequence_classification"
-            refuse("objective.kind", f"is {kind} while data.source = images", mend)
-        for name, value in (
-            *(("label_field", self.label_field), ("target_path", self.target_path)),
-            *(("mixture.paths", self.mixture.paths), ("streaming", self.streaming)),
-            *(("pack", self.pack), ("cache", self.cache), ("target_length", self.target_length)),
-        ):
-            unread(f"data.{name}", value, False, "a source of texts")
-        if self.tokenizer.kind != "word":
-            what = f"is {self.tokenizer.kind} while data.source = images"
-            refuse("data.tokenizer.kind", what, "leave it at word: images have no tokens")
 
     def _check_spans(self, objective: ObjectiveConfig) -> None:
         spans, size = objective.span_corruption, self.tokenizer.vocab_size

@@ -5,6 +5,7 @@ import difflib
 import re
 from typing import ClassVar, Literal
 
+from jaxformer.config.images import PatchesConfig, check_image_model
 from jaxformer.config.lstm import check_lstm
 from jaxformer.config.position import (
     INPUT_POSITIONS,
@@ -39,31 +40,6 @@ class HeadConfig(Section):
     num_classes: int
     pooling: Literal["first", "mean"]
     pooler: bool
-
-
-@dataclasses.dataclass(frozen=True)
-class PatchesConfig(Section):
-    prefix: ClassVar[str] = "model.patches"
-
-    image_size: int
-    patch_size: int
-    channels: int
-
-    @property
-    def length(self) -> int:
-        """The patches of an image and the class token before them."""
-        return (self.image_size // self.patch_size) ** 2 + 1
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """Height, width and channels of an image."""
-        return self.image_size, self.image_size, self.channels
-
-    def check(self) -> None:
-        at_least(self.prefix, self, 1, "image_size", "patch_size", "channels")
-        if self.image_size % self.patch_size:
-            what = f"{self.patch_size} does not divide image_size = {self.image_size}"
-            refuse(f"{self.prefix}.patch_size", what, "images are cut into whole patches")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -176,7 +152,7 @@ class ModelConfig(Section):
         for name, rate in self.dropout.to_dict().items():
             if not 0 <= rate < 1:
                 refuse(f"model.dropout.{name}", f"is {rate}", "give a rate from 0 to below 1")
-        self._check_patches()
+        check_image_model(self)
         if self.architecture == "lstm":
             check_lstm(self)
             self._check_head()
@@ -223,22 +199,6 @@ class ModelConfig(Section):
                 f"has no gate for model.activation = {self.activation}",
                 "choose relu, gelu, gelu_exact or silu",
             )
-
-    def _check_patches(self) -> None:
-        unread("model.patches.patch_size", self.patches.patch_size, self.has_images, "image_size")
-        if not self.has_images:
-            return
-        self.patches.check()
-        for name, found, needed in (
-            ("architecture", self.architecture, "encoder"),
-            ("head.kind", self.head.kind, "sequence"),
-            ("position.source.kind", self.position.source.kind, "contiguous"),
-        ):
-            if found != needed:
-                what = f"is {found} while model.patches.image_size = {self.patches.image_size}"
-                refuse(f"model.{name}", what, f"images take {needed}")
-        unread("model.vocab_size", self.vocab_size, False, "a model of tokens")
-        unread("model.scale_embeddings", self.scale_embeddings, False, "a model of tokens")
 
     def _check_layers(self) -> None:
         specs = parse_layer_pattern(self.layer_pattern)

@@ -18,7 +18,8 @@ class SpanRows:
     """Rows of a source with sentinels for its hidden spans, and a target of what they hide.
 
     `windows` were made with lookahead 0 and as many tokens as fill a source of `length`: a full
-    window fills source and target. `num_tokens` is the share of all tokens that targets are of.
+    window fills source and target. `num_tokens` is what targets have of all tokens, and their
+    sentinels, </s> and rounding left aside.
     """
 
     def __init__(
@@ -33,7 +34,7 @@ class SpanRows:
         self._lengths = length, cfg.target_length(length)
         self._sentinels = tokenizer.sentinels()
         self._start, self._end = tokenizer.start_id, tokenizer.eos_id
-        self.num_tokens = round(windows.num_tokens * self._lengths[1] / windows.length)
+        self.num_tokens = round(windows.num_tokens * cfg.rate * (1 + 1 / cfg.length))
         self.num_bytes = 0
         self.fingerprint = fingerprint("spans", windows.fingerprint, seed, length, cfg.to_dict())
 
