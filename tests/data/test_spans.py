@@ -197,7 +197,10 @@ def test_a_run_of_it_resolves_and_is_refused_by_name_elsewhere(tmp_path):
             },
             r"data.streaming: is true while objective.kind = span_corruption",
         ),
-        ({"data.source": "agreement", "data.path": ""}, r"is span_corruption while data.source"),
+        (
+            {"data.source": "agreement", "data.path": "", "data.tokenizer.kind": "word"},
+            r"is true while data.source = agreement",
+        ),
     ):
         with pytest.raises(UserError, match=what):
             text_config(path, **changes)
