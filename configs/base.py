@@ -66,11 +66,16 @@ def model() -> ConfigDict:
     # there are never [B, L, V]: 0 = all at once, which is faster
     m.logit_chunk = 0
     m.layernorm = ConfigDict({"bias": True})
+    m.patches = ConfigDict()  # an encoder of images: square patches of pixels instead of tokens
+    m.patches.image_size = 0  # pixels of a side: 0 = the input is tokens
+    m.patches.patch_size = 0  # of a patch's side, which divides it
+    m.patches.channels = 3
     m.head = ConfigDict()
     m.head.kind = "vocabulary"  # vocabulary | encoders: sequence, token (classification)
     m.head.transform = False  # linear, activation and norm before the logits (BERT's MLM head)
     m.head.num_classes = 0  # sequence, token: 0 = the data's
     m.head.pooling = "first"  # sequence: first | mean
+    m.head.pooler = True  # sequence: linear and tanh before the classes (BERT); false: none (ViT)
     m.dropout = ConfigDict()
     m.dropout.embedding = 0.0  # on the sum of token and position embeddings
     m.dropout.attention = 0.0  # on attention weights
@@ -158,11 +163,21 @@ def rope_scaling() -> ConfigDict:
 
 def objective() -> ConfigDict:
     o = ConfigDict()
-    # causal_lm | prefix_lm | masked_lm | seq2seq | sequence_classification | token_classification
+    # causal_lm | prefix_lm | masked_lm | seq2seq | span_corruption (an encoder_decoder on text) |
+    # sequence_classification | token_classification
     o.kind = "causal_lm"
     o.label_smoothing = 0.0  # weight taken from the target and spread evenly …
     o.smoothing = "all"  # all classes, the target included: ε / V | others: ε / (V - 1)
     o.z_loss = 0.0  # weight of logsumexp(logits)²
+    o.distillation = ConfigDict()  # learn a trained model's probabilities besides the targets
+    # the --workdir of its run, or hf:PATH; of the same objective and vocabulary: '' = no teacher
+    o.distillation.teacher = ""
+    o.distillation.alpha = 0.5  # (1 - alpha) cross-entropy + alpha T² KL(teacher || student) …
+    o.distillation.temperature = 2.0  # … of probabilities whose logits are divided by this T
+    o.span_corruption = ConfigDict()
+    o.span_corruption.rate = 0.15  # share of a window's tokens that are hidden,
+    o.span_corruption.length = 3.0  # in spans of this many on average
+    o.span_corruption.sentinels = 100  # <extra_id_0> … at the end of vocabularies made here
     o.masked_lm = ConfigDict()
     o.masked_lm.rate = 0.15  # share of a row's tokens that are predicted …
     o.masked_lm.mask = 0.8  # … this share of them hidden behind <mask>,
@@ -172,9 +187,11 @@ def objective() -> ConfigDict:
 
 def data() -> ConfigDict:
     d = ConfigDict()
-    # made, not read: agreement | task; or text | jsonl | csv | tsv | parquet | folder | hub
+    # made, not read: agreement | task; text | jsonl | csv | tsv | parquet | folder | hub; or images
     d.source = "agreement"
-    d.path = ""  # file, glob, folder or hub name; tasks have none, but scan is in a folder
+    # File, glob, folder or hub name; tasks have none, but scan is in a folder. images: a FILE.npz
+    # with images [N, H, W(, C)] and labels [N], or digits, which scikit-learn has
+    d.path = ""
     d.mixture = ConfigDict()  # several sources of one kind instead of data.path
     d.mixture.paths = ()  # each as data.path may name it, e.g. ('a.jsonl', 'b/*.jsonl')
     d.mixture.weights = ()  # share of rows of each, e.g. (2.0, 1.0): () = as many as it has
@@ -194,8 +211,10 @@ def data() -> ConfigDict:
     d.target_field = ""  # '' = target
     d.columns = ""  # names of the columns of csv and tsv, e.g. 'text,label': '' = the first line
     d.pattern = ""  # which files of a folder, e.g. '*.py': '' = *
-    d.length = 20  # tokens in a row of a batch: the training context; of seq2seq: the source's
-    d.target_length = 0  # of seq2seq: tokens in a row of targets: 0 = length
+    # Tokens in a row of a batch: the training context; of seq2seq and span_corruption: the source's
+    d.length = 20
+    # Of seq2seq: tokens in a row of targets: 0 = length; of span_corruption it is computed: leave 0
+    d.target_length = 0
     # Last documents, or the end of a single one; of examples any: 0 = a tenth.
     d.validation_fraction = 0.0
     d.split_seed = 0  # which pairs or labelled examples those are
@@ -234,12 +253,20 @@ def task() -> ConfigDict:
 
 def optimizer() -> ConfigDict:
     o = ConfigDict()
-    o.kind = "adamw"  # adamw | adam
+    o.kind = "adamw"  # adamw | adam | muon: layers' kernels by Muon, all else by AdamW
     o.b1 = 0.9
     o.b2 = 0.999
     o.epsilon = 1e-8
     o.weight_decay = 0.01  # decoupled; only kernels and embedding tables, chosen by name
     o.clip_norm = 1.0  # clip gradients to this global norm: 0 = off
+    o.muon = ConfigDict()
+    o.muon.rate = 10.0  # times the schedule's rate, which is AdamW's: rate of the layers' kernels
+    o.muon.weight_decay = 0.01  # of them, decoupled and at their rate; the above is of the rest
+    o.muon.momentum = 0.95  # Nesterov's
+    o.muon.steps = 5  # of Newton and Schulz
+    # An update is scaled by sqrt(max(1, out / in)), or if not 0 by this times sqrt(max(in, out)):
+    # 0.2 gives it the size of AdamW's, so that muon.rate = 1 fits (Liu et al. 2025)
+    o.muon.rms = 0.0
     return o
 
 
@@ -274,6 +301,9 @@ def train() -> ConfigDict:
     t.init_paths = ()  # … the parameters with these paths, e.g. ('embedding/*', 'layers/0/*')
     t.freeze = ()  # parameters that stay as they are, e.g. ('embedding/*',): () = none
     t.check_every = 100  # steps between comparisons of several processes: 0 = only at the start
+    t.ema = ConfigDict()  # an exponential moving average of the parameters beside them
+    t.ema.decay = 0.0  # of it in each update, e.g. 0.999: 0 = there is none
+    t.ema.warmup = True  # at update n min(decay, n / (n + 9)), so that the start is soon forgotten
     t.spike_guard = ConfigDict()  # leave out an update whose gradient norm is an outlier
     t.spike_guard.threshold = 0.0  # standard deviations above the mean of recent norms: 0 = off
     t.spike_guard.decay = 0.99  # of that exponential mean and variance
@@ -284,6 +314,7 @@ def train() -> ConfigDict:
 def evaluation() -> ConfigDict:
     e = ConfigDict()
     e.batch_size = 64
+    e.weights = "raw"  # parameters evaluated: raw, as they are trained | ema, their average
     e.max_rows = 0  # validation rows used: 0 = all; bits per byte are told of all only
     return e
 

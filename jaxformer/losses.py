@@ -41,6 +41,22 @@ def cross_entropy(
     return jnp.where(weights != 0, loss * weights, 0).sum(), weights.sum()
 
 
+def distillation(
+    logits: jax.Array, teacher_logits: jax.Array, weights: jax.Array, temperature: float
+) -> tuple[jax.Array, jax.Array]:
+    """Weighted sum of T² KL(teacher || student) in nats, and the sum of weights; float32.
+
+    Logits [..., V] are divided by T before the softmax; T² keeps gradients at the size that they
+    have at T = 1 (Hinton et al. 2015 §2). The teacher's have no gradient.
+    """
+    weights = weights.astype(jnp.float32)
+    of_student = jax.nn.log_softmax(logits.astype(jnp.float32) / temperature)
+    teacher_logits = jax.lax.stop_gradient(teacher_logits.astype(jnp.float32))
+    of_teacher = jax.nn.log_softmax(teacher_logits / temperature)
+    loss = temperature**2 * (jnp.exp(of_teacher) * (of_teacher - of_student)).sum(-1)
+    return jnp.where(weights != 0, loss * weights, 0).sum(), weights.sum()
+
+
 def accuracy(
     logits: jax.Array, targets: jax.Array, weights: jax.Array
 ) -> tuple[jax.Array, jax.Array]:

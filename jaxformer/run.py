@@ -20,6 +20,8 @@ from jaxformer.mesh import make_mesh
 from jaxformer.models import Model, abstract_params, build
 from jaxformer.sharding import pad, placed, resized
 
+WEIGHTS = {"": "params", "raw": "params", "ema": "ema"}  # their names in a checkpoint
+
 
 @dataclasses.dataclass(frozen=True)
 class Run:
@@ -37,16 +39,24 @@ class Run:
 
 
 def load(
-    workdir: str | os.PathLike[str], step: int | None = None, mesh: MeshConfig | str = ""
+    workdir: str | os.PathLike[str],
+    step: int | None = None,
+    mesh: MeshConfig | str = "",
+    weights: str = "",
 ) -> Run:
     """Reads a run: its newest checkpoint that can be read, or the one of `step`.
 
     'hf:PATH' reads a folder of the Hugging Face library as a run of step 0. Parameters are put on
     one device, or on a mesh (also as `parse_mesh` reads it); whatever is done with the model then
-    runs there. Raises UserError where the directory is not a run, has no such checkpoint or is
-    damaged, or where the run does not fit the mesh.
+    runs there. `weights` are the parameters as they were trained ('raw') or their average ('ema'),
+    by default those that the run evaluates (eval.weights). Raises UserError where the directory is
+    not a run, has no such checkpoint or weights or is damaged, or does not fit the mesh.
     """
+    if weights not in WEIGHTS:
+        raise UserError("weights", f"is {weights!r}", "give raw or ema")
     if os.fspath(workdir).startswith(PUBLISHED):
+        if weights == "ema":
+            raise UserError("weights", f"is ema, of which {workdir} has none", "give raw")
         return _load_published(os.fspath(workdir).removeprefix(PUBLISHED), step, mesh)
     workdir = Path(workdir)
     checkpoints = Checkpoints(workdir, read_only=True)
@@ -68,7 +78,11 @@ def load(
     shapes = abstract_params(module)
     stored = placed(devices, shapes)
     live = placed(devices, jax.eval_shape(lambda tree: pad(devices, tree), shapes))
-    params = resized(checkpoints.restore_params(step, stored), live)
+    weights = weights or cfg.eval.weights
+    if weights == "ema" and not cfg.train.ema.decay:
+        what = f"is ema, of which the run in {workdir} has none (train.ema.decay = 0)"
+        raise UserError("weights", what, "give raw")
+    params = resized(checkpoints.restore_params(step, stored, WEIGHTS[weights]), live)
     sources = tuple(meta.get("sources", ()))
     return Run(nnx.merge(graphdef, params), tokenizer, cfg, step, meta["data"], sources)
 

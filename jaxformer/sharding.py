@@ -35,6 +35,7 @@ MESH_AXES: dict[str, tuple[str, ...]] = {
     "kv_heads": ("tensor",),
     "ff": ("tensor",),
     "vocab": ("tensor",),
+    "patch": ("tensor",),
     "positions": (),
     "layers": (),
     "vector": (),
@@ -45,6 +46,8 @@ MESH_AXES: dict[str, tuple[str, ...]] = {
 # encodings train is small.
 PARAMETERS: tuple[tuple[str, tuple[str, ...] | None], ...] = (
     (r"(.*/)?embedding/table", ("vocab", "embed")),
+    (r"embedding/kernel", ("patch", "embed")),
+    (r"embedding/class_token", ("vector",)),
     (r"(.*/)?position/(\w+/)?table", ("positions", "embed")),
     (r"(.*/)?position/.+", None),
     (r"(.*/)?(cross_)?attention/query/kernel", ("embed", "heads")),

@@ -106,7 +106,13 @@ def random_params(cfg: ModelConfig, seed: int = 0) -> dict[str, Any]:
     def draw(path: tuple[Any, ...], shape: tuple[int, ...]) -> np.ndarray:
         name = "/".join(map(str, path))
         x = np.random.default_rng([seed, zlib.crc32(name.encode())]).normal(size=shape)
-        spreads = {"table": 0.4, "bias": 0.3, "scale": 0.3, "sink": 1.0} | POSITION_SPREADS
+        spreads = {
+            "table": 0.4,
+            "bias": 0.3,
+            "scale": 0.3,
+            "sink": 1.0,
+            "class_token": 0.3,
+        } | POSITION_SPREADS
         spread = shape[0] ** -0.5 if path[-1] == "kernel" else spreads[path[-1]]
         return (x * spread + (path[-1] in ("scale", "multiplier"))).astype(np.float32)
 

@@ -13,7 +13,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxformer.aot.chips import Topology
 from jaxformer.aot.hlo import Program
-from jaxformer.aot.memory import abstract_batch, shard_bytes
+from jaxformer.aot.memory import abstract_batch, average_bytes, shard_bytes
 from jaxformer.config import RunConfig, check_spread
 from jaxformer.errors import UserError
 from jaxformer.mesh import AXES, TYPES, make_mesh
@@ -54,12 +54,16 @@ def compile_step(cfg: RunConfig, topology: Topology, devices: Sequence[Any]) -> 
 
     Raises UserError where the mesh does not fit the slice, or the program the memory of a chip.
     """
+    if cfg.objective.distillation.teacher:
+        mend = "leave it out: the step is compiled without a teacher"
+        raise UserError("objective.distillation.teacher", "is set besides --aot", mend)
     mesh = make_mesh(cfg.mesh, devices) or _of_one(devices[0])
     check_spread(cfg, cfg.mesh.filled(len(devices)))
     check_batch(mesh, "train.batch_size", cfg.train.batch_size, cfg.train.num_microbatches)
     graphdef, _ = nnx.split(build(cfg.model, cfg.compute_dtype))
     tx, schedule = make_optimizer(cfg)
-    state = abstract_state(lambda: init(cfg.model, jax.random.key(cfg.seed)), tx, mesh)
+    make_params, ema = lambda: init(cfg.model, jax.random.key(cfg.seed)), cfg.train.ema.decay > 0
+    state = abstract_state(make_params, tx, mesh, ema=ema)
     check_frozen(state.params, cfg.train.freeze)
     batch = abstract_batch(cfg, mesh)
     if len({device.process_index for device in devices}) > 1:
@@ -82,6 +86,7 @@ def compile_step(cfg: RunConfig, topology: Topology, devices: Sequence[Any]) -> 
     arguments = {
         "parameters": shard_bytes(state.params),
         "optimizer state": shard_bytes(state.opt_state),
+        **average_bytes(state),
         "batch": shard_bytes(batch),
     }
     arguments["counters, padding"] = found.argument_size_in_bytes - sum(arguments.values())

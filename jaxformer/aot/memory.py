@@ -1,6 +1,7 @@
 """Bytes a device by kind, from shapes and shardings alone: nothing is compiled or held."""
 
 import math
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -9,12 +10,13 @@ from jax.sharding import AbstractMesh
 from jaxformer.analysis.accounts import module_table
 from jaxformer.config import MeshConfig, RunConfig, check_spread
 from jaxformer.data.blank import blank_batch
+from jaxformer.errors import PUBLISHED
 from jaxformer.mesh import AXES, TYPES
-from jaxformer.models import init
-from jaxformer.sharding import axis_size, batch_sharding, check_batch, num_shards
+from jaxformer.models import abstract_params, build, init
+from jaxformer.sharding import axis_size, batch_sharding, check_batch, num_shards, placed
 from jaxformer.training.freeze import check_frozen
 from jaxformer.training.optim import make_optimizer
-from jaxformer.training.state import abstract_state
+from jaxformer.training.state import TrainState, abstract_state
 
 # Modules whose kept activations lie along heads or d_ff, which the tensor axis cuts.
 CUT = ("matrix", "output", "gate", "down", "head", "head (tied)")
@@ -26,6 +28,20 @@ def shard_bytes(tree: Any) -> int:
         math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
         for leaf in jax.tree.leaves(tree)
     )
+
+
+def average_bytes(state: TrainState) -> dict[str, int]:
+    """What one device holds of the average of the parameters, where there is one."""
+    return {"average of parameters": shard_bytes(state.ema)} if state.ema else {}
+
+
+def _teacher_bytes(cfg: RunConfig, mesh: Any) -> dict[str, int]:
+    """The same of a teacher that is a run here; one of the Hugging Face library is not read."""
+    name = cfg.objective.distillation.teacher
+    if not name or name.startswith(PUBLISHED):
+        return {}
+    its = RunConfig.load(Path(name) / "config.json")
+    return {"teacher": shard_bytes(placed(mesh, abstract_params(build(its.model))))}
 
 
 def planned_mesh(cfg: MeshConfig, num_devices: int) -> tuple[MeshConfig, Any]:
@@ -49,12 +65,15 @@ def bytes_by_kind(cfg: RunConfig, num_devices: int) -> tuple[MeshConfig, dict[st
     check_spread(cfg, sizes)
     check_batch(mesh, "train.batch_size", cfg.train.batch_size, cfg.train.num_microbatches)
     tx, _ = make_optimizer(cfg)
-    state = abstract_state(lambda: init(cfg.model, jax.random.key(cfg.seed)), tx, mesh)
+    make_params, ema = lambda: init(cfg.model, jax.random.key(cfg.seed)), cfg.train.ema.decay > 0
+    state = abstract_state(make_params, tx, mesh, ema=ema)
     check_frozen(state.params, cfg.train.freeze)
     params = shard_bytes(state.params)
     return sizes, {
         "parameters": params,
         "optimizer state": shard_bytes(state.opt_state),
+        **average_bytes(state),
+        **_teacher_bytes(cfg, mesh),
         "gradients": params,
         "batch": shard_bytes(abstract_batch(cfg, mesh)),
         "activations (estimate)": activation_bytes(cfg, mesh),

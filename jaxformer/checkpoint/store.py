@@ -122,10 +122,13 @@ class Checkpoints:
         leaves = read_arrays(folder, wanted)
         return jax.tree.unflatten(jax.tree.structure(abstract_state), list(leaves.values()))
 
-    def restore_params(self, step: int, abstract_params: Any) -> Any:
-        """Restores the parameters alone; strict about them, blind to the optimizer."""
-        folder, wanted = self._open(step), flatten({"params": abstract_params})
-        saved = {p: leaf for p, leaf in saved_arrays(folder).items() if p.startswith("params/")}
+    def restore_params(self, step: int, abstract_params: Any, name: str = "params") -> Any:
+        """Restores the parameters alone; strict about them, blind to the optimizer.
+
+        `name` is theirs in the state: 'ema' restores their average.
+        """
+        folder, wanted = self._open(step), flatten({name: abstract_params})
+        saved = {p: leaf for p, leaf in saved_arrays(folder).items() if p.startswith(f"{name}/")}
         check_arrays(folder, wanted, saved)
         leaves = read_arrays(folder, wanted)
         return jax.tree.unflatten(jax.tree.structure(abstract_params), list(leaves.values()))

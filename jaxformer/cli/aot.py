@@ -31,7 +31,8 @@ def resolve_unopened(cfg: RunConfig) -> RunConfig:
 
     The shapes of a step need the vocabulary and the classes; the number of steps changes none.
     """
-    unknown = not cfg.model.vocab_size or cfg.model.position.source.kind == "abacus"
+    unknown = not (cfg.model.vocab_size or cfg.model.has_images)
+    unknown |= cfg.model.position.source.kind == "abacus"
     unknown |= cfg.objective.has_labels and not cfg.model.head.num_classes
     if cfg.data.is_task or unknown:
         from jaxformer.data import open_data, resolve

@@ -16,6 +16,8 @@ usage: python eval.py --workdir=DIR [flags]
 
   --workdir   a run of train.py; hf:PATH, a folder of the Hugging Face library, continues a --prompt
   --step      the checkpoint's step; default the newest
+  --weights   raw, the parameters as they were trained, or ema, their average; default the run's
+              eval.weights
   --suite     a file in configs/eval/ by name; default the one for the run's data
   --lengths   lengths of a task, or tokens of context of a text, to evaluate at, e.g. 0:10 or
               1:200:10,256 (start:stop:step)
@@ -47,6 +49,7 @@ def run_eval() -> None:
     """The entry point of eval.py."""
     flags.DEFINE_string("workdir", "", "A run of train.py.")
     flags.DEFINE_integer("step", None, "The checkpoint's step.", lower_bound=0)
+    flags.DEFINE_string("weights", "", "Which parameters: raw or ema.")
     flags.DEFINE_string("suite", "", "A file in configs/eval/ by name.")
     flags.DEFINE_string("lengths", "", "Lengths to evaluate at.")
     flags.DEFINE_string("positions", "trained", "Test-time schemes.")
@@ -73,7 +76,8 @@ def _evaluate() -> int:
     schemes = parse_schemes(FLAGS.positions)
     group = find_group(FLAGS.coordinator, FLAGS.num_processes, FLAGS.process_id, os.environ)
     with joined(group):
-        run = load(FLAGS.workdir, FLAGS.step, FLAGS.mesh or ("" if is_alone() else "run"))
+        mesh = FLAGS.mesh or ("" if is_alone() else "run")
+        run = load(FLAGS.workdir, FLAGS.step, mesh, FLAGS.weights)
         if FLAGS.prompt:
             return _continue(run, schemes)
         if FLAGS.workdir.startswith(PUBLISHED):
@@ -127,6 +131,9 @@ def _continue(run, schemes) -> int:
         mend = "a prompt is continued under one of them: give that"
         raise UserError("positions", f"has {len(schemes)} schemes", mend)
     cfg, has_pairs = run.config, run.config.objective.has_pairs
+    if cfg.objective.kind == "span_corruption":
+        mend = "leave --prompt out: its texts are no sources that have a target"
+        raise UserError("objective.kind", "is span_corruption, which continues nothing", mend)
     how: dict[str, Any] = {
         "max_new_tokens": FLAGS.max_new_tokens,
         "sampler": parse_sampler(FLAGS.sampler or ("greedy" if has_pairs else "top_p:0.9")),

@@ -106,6 +106,6 @@ def _describe(cfg, data) -> None:
     shares = ", ".join(f"{kind} {n / found.total:.1%}" for kind, n in kinds.items())
     print(f"{found.total:,} FLOPs a token: {shares}")
     steps, rows = cfg.train.num_steps, cfg.train.batch_size
-    of_target = f" and {length} of the target" if cfg.objective.has_pairs else ""
+    of_target = f" and {length} of the target" if cfg.objective.has_source else ""
     print(f"{steps:,} steps of {rows} rows x {cfg.data.length} tokens{of_target}")
     print_memory(cfg)

@@ -16,13 +16,18 @@ from jaxformer.config.data import (
 from jaxformer.config.mesh import MeshConfig, check_spread, parse_mesh
 from jaxformer.config.mixture import MixtureConfig, StreamConfig
 from jaxformer.config.model import GATED, LayerSpec, ModelConfig
-from jaxformer.config.objective import MaskedLmConfig, ObjectiveConfig
+from jaxformer.config.objective import (
+    DistillationConfig,
+    MaskedLmConfig,
+    ObjectiveConfig,
+    SpanCorruptionConfig,
+)
+from jaxformer.config.optimizer import MuonConfig, OptimizerConfig, ScheduleConfig
 from jaxformer.config.position import RopeConfig, T5Config, XposConfig
 from jaxformer.config.run import (
+    EmaConfig,
     EvalConfig,
-    OptimizerConfig,
     RunConfig,
-    ScheduleConfig,
     SpikeGuardConfig,
     TrainConfig,
 )
@@ -33,18 +38,22 @@ __all__ = [
     "TASKS",
     "AgreementConfig",
     "DataConfig",
+    "DistillationConfig",
+    "EmaConfig",
     "EvalConfig",
     "LayerSpec",
     "MaskedLmConfig",
     "MeshConfig",
     "MixtureConfig",
     "ModelConfig",
+    "MuonConfig",
     "ObjectiveConfig",
     "OptimizerConfig",
     "RopeConfig",
     "RunConfig",
     "ScheduleConfig",
     "Section",
+    "SpanCorruptionConfig",
     "SpikeGuardConfig",
     "StreamConfig",
     "T5Config",

@@ -16,6 +16,7 @@ MUTABLE = (
     "train.max_skipped_steps",
     "train.check_every",
     "data.cache",
+    "objective.distillation.teacher",  # where it lies: that it is the same is checked apart
     "eval.",
     "mesh.",
 )

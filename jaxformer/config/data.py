@@ -4,6 +4,7 @@ import dataclasses
 import math
 from typing import ClassVar, Literal
 
+from jaxformer.config.images import check_image_data
 from jaxformer.config.mixture import STREAMED_TOKENIZERS, MixtureConfig, StreamConfig
 from jaxformer.config.objective import ObjectiveConfig
 from jaxformer.config.section import Section, at_least, refuse, unread
@@ -76,7 +77,18 @@ class TaskConfig(Section):
 class DataConfig(Section):
     prefix: ClassVar[str] = "data"
 
-    source: Literal["agreement", "task", "text", "jsonl", "csv", "tsv", "parquet", "folder", "hub"]
+    source: Literal[
+        "agreement",
+        "task",
+        "text",
+        "jsonl",
+        "csv",
+        "tsv",
+        "parquet",
+        "folder",
+        "hub",
+        "images",
+    ]
     path: str
     mixture: MixtureConfig
     streaming: bool
@@ -175,12 +187,17 @@ class DataConfig(Section):
         if self.is_task and kind != "causal_lm":
             mend = "tasks are for causal_lm: set data.source"
             refuse("objective.kind", f"is {kind} while data.source = {self.source}", mend)
+        if kind == "span_corruption":
+            self._check_spans(objective)
+        if self.source == "images":
+            check_image_data(self, kind)
+            return
         sources = PAIRED if pairs else LABELLED if labels else (self.source,)
         if self.source not in sources:
             mend = f"choose from {', '.join(sources)}"
             refuse("data.source", f"is {self.source} while objective.kind = {kind}", mend)
-        if self.streaming and (pairs or labels):
-            mend = "only documents are streamed: set it to false"
+        if self.streaming and (objective.has_source or labels):
+            mend = "only documents of language models are streamed: set it to false"
             refuse("data.streaming", f"is true while objective.kind = {kind}", mend)
         two_texts = pairs and self.source == "text"
         if two_texts and self.mixture.paths:
@@ -201,13 +218,23 @@ class DataConfig(Section):
             ("target_field", pairs and not two_texts, tables),
             ("text_field", not pairs, "an objective other than seq2seq"),
             ("label_field", labels, classification),
-            ("target_length", pairs, "objective.kind = seq2seq"),
+            ("target_length", objective.has_source, "objective.kind = seq2seq"),
             ("split_seed", drawn, "a split of pairs or labelled examples"),
         ):
             unread(f"data.{name}", getattr(self, name), is_read, reader)
         if labels and self.pack:
             mend = "a row of a classifier is one text: set it to false"
             refuse("data.pack", f"is true while objective.kind = {kind}", mend)
+
+    def _check_spans(self, objective: ObjectiveConfig) -> None:
+        spans, size = objective.span_corruption, self.tokenizer.vocab_size
+        spans.check_length(self.length)
+        if self.target_length not in (0, computed := spans.target_length(self.length)):
+            what = f"is {self.target_length}, but rows of span_corruption have {computed}"
+            refuse("data.target_length", what, "leave it at 0: it follows from data.length")
+        if self.tokenizer.kind == "bpe" and size < 260 + spans.sentinels:
+            mend = f"byte-level BPE with {spans.sentinels} sentinels needs {260 + spans.sentinels}"
+            refuse("data.tokenizer.vocab_size", f"is {size}", mend)
 
     def _check_streaming(self) -> None:
         """A stream is read once, forwards: what needs to know all of it is refused."""

@@ -5,6 +5,7 @@ import difflib
 import re
 from typing import ClassVar, Literal
 
+from jaxformer.config.images import PatchesConfig, check_image_model
 from jaxformer.config.lstm import check_lstm
 from jaxformer.config.position import (
     CONTENT_POSITIONS,
@@ -41,6 +42,7 @@ class HeadConfig(Section):
     transform: bool
     num_classes: int
     pooling: Literal["first", "mean"]
+    pooler: bool
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,6 +95,7 @@ class ModelConfig(Section):
     remat: Literal["none", "full", "dots"]
     logit_chunk: int
     layernorm: LayerNormConfig
+    patches: PatchesConfig
     head: HeadConfig
     dropout: DropoutConfig
     position: PositionConfig
@@ -133,6 +136,11 @@ class ModelConfig(Section):
         return tuple(dict.fromkeys(kinds))
 
     @property
+    def has_images(self) -> bool:
+        """The input is images, not tokens."""
+        return self.patches.image_size > 0
+
+    @property
     def has_final_norm(self) -> bool:
         if self.final_norm == "auto":
             return self.norm_placement in ("pre", "sandwich")
@@ -147,6 +155,7 @@ class ModelConfig(Section):
         for name, rate in self.dropout.to_dict().items():
             if not 0 <= rate < 1:
                 refuse(f"model.dropout.{name}", f"is {rate}", "give a rate from 0 to below 1")
+        check_image_model(self)
         if self.architecture == "lstm":
             check_lstm(self)
             self._check_head()
@@ -180,6 +189,9 @@ class ModelConfig(Section):
         at_least("model.head", head, 0, "num_classes")
         unread("model.head.num_classes", head.num_classes, not words, "head.kind = sequence, token")
         unread("model.head.transform", head.transform, words, "head.kind = vocabulary")
+        if not head.pooler and head.kind != "sequence":
+            what = f"is false while model.head.kind = {head.kind}"
+            refuse("model.head.pooler", what, "only sequence has one: set it to true")
         unread("model.logit_softcap", self.logit_softcap, words, "head.kind = vocabulary")
         unread("model.logit_chunk", self.logit_chunk, words, "head.kind = vocabulary")
         unread("model.head_bias", self.head_bias, words, "head.kind = vocabulary")

@@ -3,7 +3,8 @@
 import dataclasses
 from typing import ClassVar, Literal
 
-from jaxformer.config.section import Section, at_least, refuse
+from jaxformer.config.section import Section, at_least, positive, refuse
+from jaxformer.errors import check_folder
 
 # What each objective takes of a model: its architecture and the kind of its head.
 NEEDS = {
@@ -11,6 +12,7 @@ NEEDS = {
     "prefix_lm": (("decoder",), ("vocabulary",)),
     "masked_lm": (("encoder",), ("vocabulary",)),
     "seq2seq": (("encoder_decoder",), ("vocabulary",)),
+    "span_corruption": (("encoder_decoder",), ("vocabulary",)),
     "sequence_classification": (("encoder",), ("sequence",)),
     "token_classification": (("encoder",), ("token",)),
 }
@@ -24,6 +26,71 @@ class MaskedLmConfig(Section):
 
 
 @dataclasses.dataclass(frozen=True)
+class SpanCorruptionConfig(Section):
+    """Raffel et al. 2020 §3.1.4; the numbers are those of T5's code, random_spans_helper."""
+
+    prefix: ClassVar[str] = "objective.span_corruption"
+
+    rate: float
+    length: float
+    sentinels: int
+
+    def spans(self, tokens: int) -> tuple[int, int]:
+        """(hidden tokens, spans of them) of a window of so many tokens; (0, 0) of fewer than 2."""
+        if tokens < 2:
+            return 0, 0
+        hidden = min(max(round(tokens * self.rate), 1), tokens - 1)
+        return hidden, min(max(round(hidden / self.length), 1), hidden, tokens - hidden)
+
+    def lengths(self, tokens: int) -> tuple[int, int]:
+        """Tokens of a window's source and target: each span has a sentinel in both, then </s>."""
+        hidden, spans = self.spans(tokens)
+        return tokens - hidden + spans + 1, hidden + spans + 1
+
+    def window(self, length: int) -> int:
+        """The most tokens whose source fits into `length`."""
+        tokens = length - 1
+        while self.lengths(tokens + 1)[0] <= length:
+            tokens += 1
+        return tokens
+
+    def target_length(self, length: int) -> int:
+        """Tokens in a row of targets beside sources of `length`."""
+        return self.lengths(self.window(length))[1]
+
+    def check(self) -> None:
+        at_least(self.prefix, self, 1, "length", "sentinels")
+        if not 0 < self.rate < 1:
+            refuse(f"{self.prefix}.rate", f"is {self.rate}", "give a share between 0 and 1")
+
+    def check_length(self, length: int) -> None:
+        """Raises UserError where a row has more spans than there are sentinels."""
+        if length < 4:
+            mend = "give 4 or more: a token, a sentinel and </s>"
+            refuse("data.length", f"is {length} for span_corruption", mend)
+        _, spans = self.spans(self.window(length))
+        if spans > self.sentinels:
+            what = f"{self.sentinels} is below the {spans} spans of a row of data.length = {length}"
+            refuse(f"{self.prefix}.sentinels", what, "raise it, or lower the latter")
+
+
+@dataclasses.dataclass(frozen=True)
+class DistillationConfig(Section):
+    prefix: ClassVar[str] = "objective.distillation"
+
+    teacher: str
+    alpha: float
+    temperature: float
+
+    def check(self) -> None:
+        check_folder("objective.distillation.teacher", self.teacher, published=True)
+        positive(self.prefix, self, "temperature")
+        if not 0 < self.alpha <= 1:
+            mend = "give a share above 0 (1: the teacher alone), or set teacher to ''"
+            refuse(f"{self.prefix}.alpha", f"is {self.alpha}", mend)
+
+
+@dataclasses.dataclass(frozen=True)
 class ObjectiveConfig(Section):
     prefix: ClassVar[str] = "objective"
 
@@ -32,18 +99,26 @@ class ObjectiveConfig(Section):
         "prefix_lm",
         "masked_lm",
         "seq2seq",
+        "span_corruption",
         "sequence_classification",
         "token_classification",
     ]
     label_smoothing: float
     smoothing: Literal["all", "others"]
     z_loss: float
+    distillation: DistillationConfig
+    span_corruption: SpanCorruptionConfig
     masked_lm: MaskedLmConfig
 
     @property
     def has_pairs(self) -> bool:
         """Examples are a source and a target text."""
         return self.kind == "seq2seq"
+
+    @property
+    def has_source(self) -> bool:
+        """Rows have tokens for an encoder besides those of the decoder."""
+        return self.kind in ("seq2seq", "span_corruption")
 
     @property
     def has_labels(self) -> bool:
@@ -53,7 +128,7 @@ class ObjectiveConfig(Section):
     @property
     def is_plain(self) -> bool:
         """What is minimised is the cross-entropy itself."""
-        return not self.label_smoothing and not self.z_loss
+        return not self.label_smoothing and not self.z_loss and not self.distillation.teacher
 
     @property
     def unit(self) -> str:
@@ -65,8 +140,12 @@ class ObjectiveConfig(Section):
         if self.label_smoothing >= 1:
             mend = "give a share below 1"
             refuse("objective.label_smoothing", f"is {self.label_smoothing}", mend)
+        if self.distillation.teacher:
+            self.distillation.check()
         if self.kind == "masked_lm":
             self._check_masking()
+        if self.kind == "span_corruption":
+            self.span_corruption.check()
 
     def _check_masking(self) -> None:
         where, masking = "objective.masked_lm", self.masked_lm

@@ -9,85 +9,21 @@ from jaxformer.config.data import DataConfig
 from jaxformer.config.mesh import MeshConfig, check_spread
 from jaxformer.config.model import ModelConfig
 from jaxformer.config.objective import ObjectiveConfig
-from jaxformer.config.section import Section, at_least, positive, refuse, unread
+from jaxformer.config.optimizer import OptimizerConfig, ScheduleConfig
+from jaxformer.config.section import Section, at_least, refuse, unread
 from jaxformer.errors import UserError, check_folder
 
-ENDING = ("warmup_cosine", "linear", "wsd")  # schedules that have a last step
-
 
 @dataclasses.dataclass(frozen=True)
-class OptimizerConfig(Section):
-    prefix: ClassVar[str] = "optimizer"
+class EmaConfig(Section):
+    prefix: ClassVar[str] = "train.ema"
 
-    kind: Literal["adamw", "adam"]
-    b1: float
-    b2: float
-    epsilon: float
-    weight_decay: float
-    clip_norm: float
+    decay: float
+    warmup: bool
 
     def check(self) -> None:
-        at_least("optimizer", self, 0, "weight_decay", "clip_norm")
-        positive("optimizer", self, "epsilon")
-        for name in ("b1", "b2"):
-            if not 0 <= getattr(self, name) < 1:
-                refuse(f"optimizer.{name}", f"is {getattr(self, name)}", "give 0 to below 1")
-        unread("optimizer.weight_decay", self.weight_decay, self.kind == "adamw", "kind = adamw")
-
-
-@dataclasses.dataclass(frozen=True)
-class ScheduleConfig(Section):
-    prefix: ClassVar[str] = "schedule"
-
-    kind: Literal["warmup_cosine", "linear", "inverse_sqrt", "wsd", "constant"]
-    init_value: float
-    peak_value: float
-    warmup_steps: int
-    decay_steps: int
-    cooldown_steps: int
-    end_value: float
-
-    @property
-    def has_end(self) -> bool:
-        """Whether it decays to `end_value` over `decay_steps` in all."""
-        return self.kind in ENDING
-
-    def check(self) -> None:
-        at_least("schedule", self, 0, "init_value", "end_value", "warmup_steps", "decay_steps")
-        at_least("schedule", self, 0, "cooldown_steps")
-        positive("schedule", self, "peak_value")
-        for name in ("decay_steps", "end_value"):
-            value = getattr(self, name)
-            unread(f"schedule.{name}", value, self.has_end, f"kind = {', '.join(ENDING)}")
-        wsd, warms = self.kind == "wsd", self.warmup_steps > 0
-        unread("schedule.cooldown_steps", self.cooldown_steps, wsd, "kind = wsd")
-        unread("schedule.init_value", self.init_value, warms, "a warmup (warmup_steps > 0)")
-        if self.kind == "inverse_sqrt" and not self.warmup_steps:
-            mend = "the rate at step s is peak_value · sqrt(warmup_steps / s): give 1 or more"
-            refuse("schedule.warmup_steps", "is 0 while kind = inverse_sqrt", mend)
-        if self.decay_steps and self.warmup_steps >= self.decay_steps:
-            refuse(
-                "schedule.warmup_steps",
-                f"{self.warmup_steps} is not below decay_steps = {self.decay_steps}",
-                "decay_steps is the whole length, warmup included",
-            )
-        if self.decay_steps and self.warmup_steps + self.cooldown_steps > self.decay_steps:
-            refuse(
-                "schedule.cooldown_steps",
-                f"{self.cooldown_steps} and warmup_steps = {self.warmup_steps} do not fit into "
-                f"decay_steps = {self.decay_steps}",
-                "lower one of them",
-            )
-
-    def ending_at(self, steps: int) -> "ScheduleConfig":
-        """The same with `decay_steps` and `cooldown_steps` filled in for a run of this length."""
-        if not self.has_end:
-            return self
-        total = self.decay_steps or steps
-        room = max(1, total - self.warmup_steps)
-        cooldown = self.cooldown_steps or min(room, max(1, total // 5))
-        cooldown = cooldown if self.kind == "wsd" else 0
-        return dataclasses.replace(self, decay_steps=total, cooldown_steps=cooldown)
+        if not 0 <= self.decay < 1:
+            refuse("train.ema.decay", f"is {self.decay}", "give 0 (no average) to below 1")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,6 +59,7 @@ class TrainConfig(Section):
     init_paths: tuple[str, ...]
     freeze: tuple[str, ...]
     check_every: int
+    ema: EmaConfig
     spike_guard: SpikeGuardConfig
 
     def check(self) -> None:
@@ -130,6 +67,7 @@ class TrainConfig(Section):
         at_least("train", self, 1, "max_skipped_steps")
         at_least("train", self, 0, "num_steps", "num_epochs", "keep_best")
         at_least("train", self, 0, "eval_every", "checkpoint_every", "check_every")
+        self.ema.check()
         self.spike_guard.check()
         check_folder("train.init_from", self.init_from, published=True)
         unread("train.init_paths", self.init_paths, bool(self.init_from), "train.init_from")
@@ -154,6 +92,7 @@ class EvalConfig(Section):
     prefix: ClassVar[str] = "eval"
 
     batch_size: int
+    weights: Literal["raw", "ema"]
     max_rows: int
 
     def check(self) -> None:
@@ -188,8 +127,12 @@ class RunConfig(Section):
         if self.model.attention_kernel == "cudnn" and self.compute_dtype == "float32":
             what = "is cudnn, which takes no compute_dtype = float32"
             refuse("model.attention_kernel", what, "set compute_dtype = bfloat16 or choose auto")
+        if self.eval.weights == "ema" and not self.train.ema.decay:
+            mend = "set train.ema.decay, e.g. 0.999, or choose raw"
+            refuse("eval.weights", "is ema while train.ema.decay = 0", mend)
         self.objective.check_model(self.model.architecture, self.model.head.kind)
         self.data.check_objective(self.objective)
+        self._check_images()
         if self.model.position.source.kind == "coupled" and self.data.source != "task":
             what = f"is coupled while data.source = {self.data.source}"
             mend = "the ids are those of a task, such as addition_padded_reversed"
@@ -212,6 +155,16 @@ class RunConfig(Section):
                     f"{self.schedule.warmup_steps} is not below the run's {steps} steps",
                     "lower it, or set schedule.decay_steps",
                 )
+
+    def _check_images(self) -> None:
+        patches, source = self.model.patches, self.data.source
+        if self.model.has_images != (source == "images"):
+            what = f"is {patches.image_size} while data.source = {source}"
+            mend = "data.source = images and a model of patches go together"
+            refuse("model.patches.image_size", what, mend)
+        if self.model.has_images and self.data.length != patches.length:
+            what = f"is {self.data.length}, but an image has {patches.length - 1} patches"
+            refuse("data.length", what, f"set it to {patches.length}: these and the class token")
 
     def _check_lengths(self) -> None:
         """Ids that a row of the data may have and the model has not are refused here."""
@@ -251,17 +204,20 @@ class RunConfig(Section):
                 "raise it, or set 0 to take the data's",
             )
         replace = dataclasses.replace
+        words = 0 if self.model.has_images else asked[0] or vocab_size
         by_epochs = max(1, round(self.train.num_epochs * steps_per_epoch))
         bounds = [self.train.num_steps, by_epochs if self.train.num_epochs else 0]
         steps = min(bound for bound in bounds if bound)
         head = replace(self.model.head, num_classes=asked[1] or num_classes)
         position = self.model.position
         position = replace(position, source=position.source.with_digits(digits))
+        data, spans = self.data, self.objective.span_corruption
+        if self.objective.kind == "span_corruption":
+            data = replace(data, target_length=spans.target_length(data.length))
         resolved = replace(
             self,
-            model=replace(
-                self.model, vocab_size=asked[0] or vocab_size, head=head, position=position
-            ),
+            data=data,
+            model=replace(self.model, vocab_size=words, head=head, position=position),
             train=replace(self.train, num_steps=steps, num_epochs=0.0),
             schedule=self.schedule.ending_at(steps),
         )

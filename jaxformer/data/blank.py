@@ -3,7 +3,15 @@
 import numpy as np
 
 from jaxformer.config import RunConfig
-from jaxformer.data.objectives import Row, causal_lm, classification, prefix_lm, seq2seq, tagging
+from jaxformer.data.objectives import (
+    Row,
+    causal_lm,
+    classification,
+    image_row,
+    prefix_lm,
+    seq2seq,
+    tagging,
+)
 
 
 def blank_row(cfg: RunConfig) -> Row:
@@ -12,6 +20,13 @@ def blank_row(cfg: RunConfig) -> Row:
     nothing = np.zeros(0, np.int64)
     if kind == "seq2seq":
         return seq2seq([nothing], [nothing], length, cfg.data.target_length or length)
+    if kind == "span_corruption":
+        target_length = cfg.objective.span_corruption.target_length(length)
+        return seq2seq([nothing], [nothing], length, target_length)
+    if cfg.data.source == "images":
+        patches = cfg.model.patches
+        row = image_row(np.zeros(patches.shape, np.float32), 0, patches.length)
+        return {name: np.zeros_like(x) for name, x in row.items()}
     if kind == "sequence_classification":
         return classification(nothing, np.zeros(1, np.int64), length)
     if kind == "token_classification":

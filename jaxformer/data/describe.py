@@ -24,6 +24,11 @@ def describe(data: Data, cfg: RunConfig) -> dict[str, str]:
     else:
         row = data.train.row(0, 0)
         facts |= _of_rows(data.train, data.validation, cfg, row)
+    if cfg.data.source == "images":
+        shape = " x ".join(map(str, row["tokens"].shape))
+        facts["vocabulary"] = f"none: {shape} numbers an image"
+        facts["its class"] = data.classes[int(row["targets"])]
+        return facts
     ids = row["tokens"][row["segment_ids"] > 0]
     decode = data.tokenizer.decode
     if data.classes:
@@ -44,7 +49,7 @@ def _of_rows(train: RowSource, validation: RowSource, cfg: RunConfig, row: Row) 
     facts = {
         f"training {what}": f"{train.num_tokens:,} an epoch",
         f"validation {what}": f"{validation.num_tokens:,}",
-        "training rows": f"{len(train):,} of {len(row['tokens'])} tokens an epoch",
+        "training rows": f"{len(train):,} of {len(row['segment_ids'])} tokens an epoch",
         "validation rows": f"{len(validation):,}",
         "batches": f"{len(train) / cfg.train.batch_size:,.1f} an epoch",
     }

@@ -11,7 +11,7 @@ from jaxformer.data.packing import DocumentRows, PackedRows
 from jaxformer.data.tokenizers import Tokenizer
 
 Windows = DocumentRows | PackedRows
-PREFIX, MASK = 1, 2  # streams of random words; packing has 0
+PREFIX, MASK, SPANS = 1, 2, 3  # streams of random words; packing has 0
 
 
 # A window's tokens and segment ids, int32[length + lookahead], its epoch and number -> its row
@@ -20,7 +20,7 @@ MakeRow = Callable[[np.ndarray, np.ndarray, int, int], Row]
 
 def lookahead(objective: str) -> int:
     """How many tokens a window has beyond a row."""
-    return 0 if objective == "masked_lm" else 1
+    return 0 if objective in ("masked_lm", "span_corruption") else 1
 
 
 class PrefixRows:

@@ -124,6 +124,17 @@ def classification(tokens: np.ndarray, labels: np.ndarray, length: int) -> Row:
     return _text(tokens, length) | {"targets": labels.astype(np.int32)[0], "weights": np.float32(1)}
 
 
+def image_row(image: np.ndarray, label: int, length: int) -> Row:
+    """A row of one image float32[H, W, C] with its class; `length` tokens will be made of it."""
+    return {
+        "tokens": image.astype(np.float32),
+        "segment_ids": np.ones(length, np.int32),
+        "positions": np.arange(length, dtype=np.int32),
+        "targets": np.array(label, np.int32),
+        "weights": np.array(1, np.float32),
+    }
+
+
 def tagging(tokens: np.ndarray, labels: np.ndarray, length: int) -> Row:
     """A row of one text with a class for some tokens: `labels` are classes + 1, or 0 for none."""
     labels = _joined([labels], length)

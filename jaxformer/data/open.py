@@ -7,6 +7,7 @@ from pathlib import Path
 
 from jaxformer.config import DataConfig, RunConfig
 from jaxformer.data.examples import open_examples
+from jaxformer.data.images import open_images
 from jaxformer.data.mixture import MixedRows
 from jaxformer.data.packing import RowSource
 from jaxformer.data.streams import RowStream, open_stream
@@ -14,6 +15,7 @@ from jaxformer.data.tasks.agreement import Agreement, agreement_tokenizer
 from jaxformer.data.tasks.rows import SampledTask, task_tokenizer
 from jaxformer.data.texts import open_texts
 from jaxformer.data.tokenizers import Tokenizer
+from jaxformer.data.vocabulary import word_tokenizer
 from jaxformer.data.workdir import keep_classes, keep_tokenizer
 
 TASKS = {"agreement": (Agreement, agreement_tokenizer), "task": (SampledTask, task_tokenizer)}
@@ -59,6 +61,9 @@ def open_data(cfg: RunConfig, workdir: str | os.PathLike[str] | None) -> Data:
         open_task, make_words = TASKS[cfg.data.source]
         task = open_task(cfg)
         data = Data(make_words(cfg), task.train, task.validation, task)
+    elif cfg.data.source == "images":
+        classes, train, validation = open_images(cfg)
+        data = Data(word_tokenizer(()), train, validation, classes=classes)  # of no text
     elif cfg.objective.has_pairs or cfg.objective.has_labels:
         found = open_examples(cfg, folder)
         data = Data(found.tokenizer, found.train, found.validation, classes=found.classes)

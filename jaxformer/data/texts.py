@@ -24,6 +24,7 @@ from jaxformer.data.sources import (
     read_texts,
     texts_of,
 )
+from jaxformer.data.spans import SpanRows
 from jaxformer.data.tokenise import documents
 from jaxformer.data.tokenizers import Tokenizer
 from jaxformer.data.vocabulary import make_tokenizer
@@ -55,6 +56,8 @@ def make_rows(
     Raises UserError, which names `where`, if packing does not fill one or no document has a pair.
     """
     tokens, length = int(cache.offsets[-1]), cfg.data.length
+    if cfg.objective.kind == "span_corruption":
+        length = cfg.objective.span_corruption.window(length)
     packed, ahead = cfg.data.pack, lookahead(cfg.objective.kind)
     if packed:
         rows = PackedRows(
@@ -63,15 +66,17 @@ def make_rows(
     else:
         rows = DocumentRows(cache, length, ahead)
     if not rows.num_tokens or (packed and tokens <= length):
-        part = "validation" if seed is None else "training"
+        part, why = "validation" if seed is None else "training", f"data.length = {cfg.data.length}"
         raise UserError(
             where,
-            f"has {tokens} tokens for {part}, too few for data.length = {length} and a next token",
+            f"has {tokens} tokens for {part}, too few for {why} and a next token",
             "give more text, lower data.length or change data.validation_fraction",
         )
     drawn = cfg.data_seed if seed is None else seed
     if cfg.objective.kind == "masked_lm":
         return MaskedRows(rows, cfg.objective.masked_lm, tokenizer, drawn)
+    if cfg.objective.kind == "span_corruption":
+        return SpanRows(rows, cfg.objective.span_corruption, cfg.data.length, tokenizer, drawn)
     return PrefixRows(rows, drawn) if cfg.objective.kind == "prefix_lm" else rows
 
 
@@ -108,6 +113,7 @@ def _tokenise(
             lambda: _train(texts),
             lambda: itertools.chain(_train(texts), _validation(texts, bool(held_out))),
             with_mask=cfg.objective.kind == "masked_lm",
+            sentinels=_sentinels(cfg),
         )
         check_special(cfg, tokenizer)
         names = _names(data, content or [[part.fingerprint()] for part in texts], tokenizer)
@@ -121,6 +127,12 @@ def _tokenise(
             for name, (split, where) in zip(names, splits, strict=True)
         ]
     return tokenizer, train, validation
+
+
+def _sentinels(cfg: RunConfig) -> int:
+    """How many tokens a vocabulary that is made here has for hidden spans."""
+    objective = cfg.objective
+    return objective.span_corruption.sentinels if objective.kind == "span_corruption" else 0
 
 
 def _train(texts: list[Texts]) -> Iterator[str]:

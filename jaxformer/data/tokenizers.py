@@ -18,6 +18,7 @@ from jaxformer.errors import UserError
 
 SPECIAL = ["<pad>", "<s>", "</s>"]
 MASK = "<mask>"  # after these, in tokenizers made for a masked language model
+SENTINEL = "<extra_id_{}>"  # T5's names of what stands for a hidden span, from 0 on
 PAD_NAMES = ("<pad>", "[PAD]", "<|pad|>", "<|finetune_right_pad_id|>")
 BOS_NAMES = ("<s>", "[CLS]", "<bos>", "<|begin_of_text|>", "<|startoftext|>", "<|endoftext|>")
 EOS_NAMES = ("</s>", "[SEP]", "<eos>", "<|end_of_text|>", "<|endoftext|>")
@@ -93,6 +94,19 @@ class Tokenizer:
         if not found:
             raise UserError(where, "is abacus, but the tokenizer has no digits", mend)
         return tuple(found)
+
+    def with_special(self, names: list[str]) -> "Tokenizer":
+        """The same with more special tokens behind its vocabulary."""
+        backend = tokenizers.Tokenizer.from_str(self._backend.to_str())
+        backend.add_special_tokens(names)
+        return Tokenizer(backend)
+
+    def sentinels(self) -> np.ndarray:
+        """The ids of <extra_id_0>, <extra_id_1>, …, as many as there are."""
+        found: list[int] = []
+        while (token := find_token(self._backend, [SENTINEL.format(len(found))])) >= 0:
+            found.append(token)
+        return np.array(found, np.int32)
 
     def has(self, names: Iterable[str]) -> bool:
         """Whether one of the names is a token."""
@@ -194,6 +208,8 @@ def _kind(spec: dict[str, Any]) -> str:
     split = (spec["pre_tokenizer"] or {}).get("type")
     join = (spec["decoder"] or {}).get("type")
     added = [t["content"] for t in spec["added_tokens"]]
+    while added and added[-1] == SENTINEL.format(len(added) - 1 - len(SPECIAL)):
+        added.pop()
     if spec["normalizer"] or spec["post_processor"] or added not in (SPECIAL, [*SPECIAL, MASK]):
         return "file"
     model = spec["model"]

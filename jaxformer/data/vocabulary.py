@@ -1,5 +1,6 @@
 """Makes the tokenizer that a config asks for."""
 
+import dataclasses
 import logging
 from collections.abc import Callable, Iterable
 
@@ -12,6 +13,7 @@ from jaxformer.data.tokenizers import (
     EOS_NAMES,
     MASK,
     PAD_NAMES,
+    SENTINEL,
     SPECIAL,
     Tokenizer,
     byte_symbols,
@@ -27,8 +29,11 @@ def make_tokenizer(
     every: Callable[[], Iterable[str]],
     *,
     with_mask: bool = False,
+    sentinels: int = 0,
 ) -> Tokenizer:
     """Makes the tokenizer that `cfg` asks for, `with_mask` one that has a <mask>.
+
+    `sentinels`: with so many of <extra_id_0> … behind all others; a file has its own.
 
     `train` and `every` give the texts of the training documents and of all documents: merges are
     learned from the former, the symbols of kinds char and word are listed from the latter.
@@ -36,6 +41,12 @@ def make_tokenizer(
     special = [*SPECIAL, MASK] if with_mask else SPECIAL
     if cfg.kind == "file":
         return _check_file(Tokenizer.load(cfg.path), cfg.path)
+    if sentinels:
+        size = max(0, cfg.vocab_size - sentinels)
+        words = make_tokenizer(
+            dataclasses.replace(cfg, vocab_size=size), train, every, with_mask=with_mask
+        )
+        return words.with_special([SENTINEL.format(i) for i in range(sentinels)])
     if cfg.kind == "char":
         return _char_tokenizer(sorted(set().union(*every())), special)
     if cfg.kind == "word":

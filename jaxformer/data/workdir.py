@@ -57,7 +57,7 @@ def check_special(cfg: RunConfig, tokenizer: Tokenizer) -> None:
         cfg.data.tokenizer.path,
     )
     for name, token in found.items():
-        if cfg.objective.has_pairs and token < 0:
+        if cfg.objective.has_source and token < 0:
             what = f"lacks <s> or </s>, which targets of {cfg.objective.kind} have"
             raise UserError(file, what, "name a tokenizer that has both")
         if getattr(cfg.data, name) and token < 0:
@@ -66,6 +66,14 @@ def check_special(cfg: RunConfig, tokenizer: Tokenizer) -> None:
     if cfg.objective.kind == "masked_lm" and tokenizer.mask_id < 0:
         what = "is masked_lm but the tokenizer has no <mask> and no [MASK]"
         raise UserError("objective.kind", what, "use another tokenizer or another workdir")
+
+    spans = cfg.objective.span_corruption
+    if cfg.objective.kind == "span_corruption":
+        _, needed = spans.spans(spans.window(cfg.data.length))
+        if (count := len(tokenizer.sentinels())) < needed:
+            what = f"is span_corruption with {needed} spans, the tokenizer has {count} sentinels"
+            mend = "lower data.length, or use a tokenizer with more <extra_id_…> or another workdir"
+            raise UserError("objective.kind", what, mend)
 
 
 def saved_classes(workdir: Path | None) -> tuple[str, ...]:

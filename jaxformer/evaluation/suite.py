@@ -22,6 +22,7 @@ DEFAULT_SUITES = {
 OBJECTIVE_SUITES = {  # objective.kind -> suite
     "seq2seq": "translation",
     "masked_lm": "masked_lm",
+    "span_corruption": "masked_lm",
     "sequence_classification": "classification",
     "token_classification": "classification",
 }

@@ -58,6 +58,8 @@ def why_alone(cfg: RunConfig) -> str:
         return f"mesh.{cfg.mesh} spreads each run over devices"
     if cfg.data.streaming:
         return "data.streaming reads each run's documents while it trains"
+    if cfg.objective.distillation.teacher:
+        return "objective.distillation.teacher is another run, which is read by itself"
     if cfg.train.init_from:
         return "train.init_from starts each run with another's parameters"
     return ""

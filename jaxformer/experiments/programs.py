@@ -68,7 +68,8 @@ def make_programs(
     mesh = seed_mesh(num_seeds)
 
     def start(seed: jax.Array) -> TrainState:
-        return new_state(init(cfg.model, jax.random.key(seed)), tx)
+        params = init(cfg.model, jax.random.key(seed))
+        return new_state(params, tx, ema=cfg.train.ema.decay > 0)
 
     def steps(
         state: TrainState, seed: jax.Array, data_seed: jax.Array, batches: Arrays, count: jax.Array

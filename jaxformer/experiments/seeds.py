@@ -23,6 +23,7 @@ from jaxformer.experiments.feed import Feed
 from jaxformer.experiments.programs import make_programs, take, validate
 from jaxformer.experiments.results import folder_of
 from jaxformer.models import abstract_params, build
+from jaxformer.training.average import weights
 from jaxformer.training.chain import Chain, as_hex
 from jaxformer.training.clock import Clock
 from jaxformer.training.log import Log, Progress
@@ -186,7 +187,8 @@ class Seeds:
     def _evaluate(self) -> dict[str, float]:
         """Validation losses by cell, of those that have not failed."""
         sources = [member.data.validation for member in self.members]
-        found = validate(self.cfg, self.programs, self.state.params, sources)
+        params = weights(self.state, self.cfg.eval)
+        found = validate(self.cfg, self.programs, params, sources)
         digests = jax.device_get(self.programs.digest(self.state.params))
         return {
             member.job.cell.name: member.log.evaluation(self.step, values, digest)

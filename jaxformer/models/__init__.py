@@ -46,7 +46,7 @@ __all__ = [
 
 def build(cfg: ModelConfig, compute_dtype: str = "float32") -> Model:
     """The network as an abstract module: its parameters are shapes, not arrays."""
-    if not cfg.vocab_size:
+    if not cfg.vocab_size and not cfg.has_images:
         raise UserError("model.vocab_size", "is 0", "set it or resolve the config first")
     return ARCHITECTURES[cfg.architecture](cfg, jnp.dtype(compute_dtype))
 

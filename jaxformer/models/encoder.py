@@ -34,12 +34,19 @@ class Encoder(Trunk):
     ) -> Output:
         """Arguments as for `Decoder`; an encoder has no cache.
 
+        With `model.patches` the tokens are images float32[B, H, W, C], and L is 1 more than the
+        patches of one: segment_ids and positions are [B, L], all of them the image's.
+
         Logits float32[B, L, V], [B, L, classes] or [B, classes], by `model.head.kind`.
         """
         if cache is not None:
             raise ValueError("an encoder has no cache: every token sees the later ones")
         key = RowKey.of(key, tokens_BL.shape[0])
-        segments_BL = jnp.ones_like(tokens_BL) if segment_ids is None else segment_ids
+        segments_BL = segment_ids
+        if segments_BL is None:
+            images = self.config.has_images
+            shape = (len(tokens_BL), self.config.patches.length) if images else tokens_BL.shape
+            segments_BL = jnp.ones(shape, jnp.int32)
         hidden_BLD, _, captured = self.run(
             tokens_BL, segments_BL, positions, key=key, capture=capture
         )

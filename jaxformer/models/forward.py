@@ -62,16 +62,20 @@ def sums_over(
     out: Output,
     targets_BL: jax.Array,
     weights_BL: jax.Array,
-    sums: Callable[[jax.Array, jax.Array, jax.Array], Any],
+    sums: Callable[..., Any],
+    teacher: tuple[Any, Output] | None = None,
 ) -> Any:
     """sums(logits, targets, weights), a tree of scalars that add up over positions.
+
+    Of a `teacher`, another model and what it gave for the same batch, `sums` takes the logits too.
 
     With `model.logit_chunk` never more than that many positions of each row have logits at a time:
     they are made from `out.hidden`, forgotten, and made again for gradients.
     """
     chunk = model.config.logit_chunk
+    others = () if teacher is None else (teacher,)
     if not chunk:
-        return sums(out.logits, targets_BL, weights_BL)
+        return sums(out.logits, targets_BL, weights_BL, *(its.logits for _, its in others))
     parts = -(-targets_BL.shape[1] // chunk)
 
     def split(x: jax.Array) -> jax.Array:
@@ -83,10 +87,12 @@ def sums_over(
         return jnp.moveaxis(x.reshape(len(x), -1, parts, *x.shape[2:]), 2, 0)
 
     @jax.checkpoint
-    def part(hidden: jax.Array, targets: jax.Array, weights: jax.Array) -> Any:
-        return sums(model.readout(hidden), targets, weights)
+    def part(hidden: jax.Array, targets: jax.Array, weights: jax.Array, *theirs: jax.Array) -> Any:
+        logits = [other.readout(h) for (other, _), h in zip(others, theirs, strict=True)]
+        return sums(model.readout(hidden), targets, weights, *logits)
 
-    xs = tuple(split(x) for x in (out.hidden, targets_BL, weights_BL))
+    hidden = (its.hidden for _, its in others)
+    xs = tuple(split(x) for x in (out.hidden, targets_BL, weights_BL, *hidden))
     shapes = jax.eval_shape(part, *(x[0] for x in xs))
     zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
     total, _ = jax.lax.scan(

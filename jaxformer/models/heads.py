@@ -60,14 +60,19 @@ class VocabularyHead(nnx.Module):
 class SequenceHead(nnx.Module):
     """Logits of classes for each row: pooled state, tanh layer, dropout, linear; Devlin 2019 §3.2.
 
-    Pooling takes the row's first token or the mean over its non-padding tokens.
+    Pooling takes the row's first token or the mean over its non-padding tokens. Without
+    `head.pooler` there is no tanh layer (ViT, Dosovitskiy et al. 2021 §3.2).
     """
 
     def __init__(self, cfg: ModelConfig, dtype: jnp.dtype):
         init = parameters.scheme(cfg).kernel
         width, classes = cfg.d_model, cfg.head.num_classes
         self.pooling, self.dropout_rate = cfg.head.pooling, cfg.dropout.residual
-        self.pooler = Linear(width, width, bias=True, initializer=init, dtype=dtype)
+        self.pooler = (
+            Linear(width, width, bias=True, initializer=init, dtype=dtype)
+            if cfg.head.pooler
+            else None
+        )
         self.classifier = Linear(width, classes, bias=True, initializer=init, dtype=dtype)
 
     def __call__(
@@ -84,7 +89,8 @@ class SequenceHead(nnx.Module):
             real_BL1 = (segment_ids_BL != 0)[..., None]
             total_BD = jnp.where(real_BL1, x_BLD, 0).astype(jnp.float32).sum(1)
             pooled_BD = total_BD / jnp.maximum(real_BL1.sum(1), 1)
-        pooled_BD = jnp.tanh(self.pooler(pooled_BD))
+        if self.pooler is not None:
+            pooled_BD = jnp.tanh(self.pooler(pooled_BD))
         pooled_BD = dropout(pooled_BD, self.dropout_rate, key, "pooled")
         return self.classifier(pooled_BD).astype(jnp.float32)
 

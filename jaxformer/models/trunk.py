@@ -1,6 +1,7 @@
 """Embeddings, layers and final norm: what encoders and decoders have in common."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +14,7 @@ from jaxformer.nn.context import Context, Source
 from jaxformer.nn.dropout import RowKey, dropout
 from jaxformer.nn.linear import Embedding
 from jaxformer.nn.norm import NORMS
+from jaxformer.nn.patches import PatchEmbedding
 from jaxformer.nn.positions import make_encodings
 from jaxformer.nn.positions.sources import SOURCES
 from jaxformer.nn.stack import make_layers, run_layers
@@ -35,7 +37,7 @@ class Trunk(nnx.Module):
         embeds: bool = True,
     ):
         self.config, self.dtype, self.causal = cfg, dtype, causal
-        self.embedding = make_embedding(cfg) if embeds else None
+        self.embedding = make_embedding(cfg, dtype) if embeds else None
         self.position = make_encodings(cfg, causal)
         self.embedding_norm = NORMS[cfg.norm](cfg.d_model, cfg) if cfg.embedding_norm else None
         self.layers = make_layers(cfg, num_layers, dtype, cross=cross)
@@ -136,6 +138,8 @@ class Trunk(nnx.Module):
         return constrain(x_BLD, "batch", "length", None)
 
 
-def make_embedding(cfg: ModelConfig) -> Embedding:
-    """The token embedding table [V, D]."""
+def make_embedding(cfg: ModelConfig, dtype: Any = jnp.float32) -> Any:
+    """The token embedding table [V, D], or what makes tokens of an image's patches in `dtype`."""
+    if cfg.has_images:
+        return PatchEmbedding(cfg, dtype)
     return Embedding(cfg.vocab_size, cfg.d_model, parameters.scheme(cfg).embedding)

@@ -50,7 +50,7 @@ def notice(step: int) -> str:
 def check_same_start(step: int, meta: dict[str, Any]) -> None:
     """Raises UserError in all processes where one begins another run than process 0."""
     values = {name: meta[name] for name in ("version", "tokenizer", "data")}
-    values |= {"config": _hash(meta["config"]), "step": step}
+    values |= {"teacher": meta.get("teacher", ""), "config": _hash(meta["config"]), "step": step}
     for process, name, its, first in differences(gather(values)):
         raise UserError(
             f"process {process}",

@@ -72,6 +72,8 @@ class Log:
         }
         if "spikes" in values:
             line["spikes"] = values["spikes"]
+        if "distillation" in values:
+            line["distillation"] = values["distillation"] / weight if weight else 0.0
         if not self._is_plain:
             line["objective"] = values["total"]
         if step % self._cfg.log_every == 0 or step == self._cfg.num_steps:

@@ -27,6 +27,7 @@ from jaxformer.nn.kernels import check_kernel
 from jaxformer.nn.positions import check_bounds
 from jaxformer.sharding import check_batch, fit, put_batch, replicated, resized, using
 from jaxformer.training.agreement import check_same_start, check_same_step, notice, with_stop
+from jaxformer.training.average import weights
 from jaxformer.training.chain import Chain, as_hex, digest
 from jaxformer.training.clock import Clock
 from jaxformer.training.freeze import check_frozen
@@ -37,6 +38,7 @@ from jaxformer.training.signals import Stop, stop_on_signal
 from jaxformer.training.start import Places, describe_run, find_start, make_state
 from jaxformer.training.state import TrainState, abstract_state
 from jaxformer.training.step import jit_train_step
+from jaxformer.training.teacher import load_teacher
 from jaxformer.training.workdir import check_restart, disk_errors, locked, save_config
 
 
@@ -69,15 +71,17 @@ def _train(
     end, every, clock = cfg.train.num_steps, cfg.train, Clock()
     graphdef, _ = nnx.split(build(cfg.model, cfg.compute_dtype))
     tx, schedule = make_optimizer(cfg)
+    teacher = load_teacher(cfg, data, mesh)
     make_params = lambda: init(cfg.model, jax.random.key(cfg.seed))  # noqa: E731
-    abstract = abstract_state(make_params, tx, mesh)
+    ema = cfg.train.ema.decay > 0
+    abstract = abstract_state(make_params, tx, mesh, ema=ema)
     check_frozen(abstract.params, cfg.train.freeze)
-    stored = abstract_state(make_params, tx, mesh, padded=False)
+    stored = abstract_state(make_params, tx, mesh, padded=False, ema=ema)
     with contextlib.ExitStack() as held:
         held.enter_context(clock.watching_compiler())
         saved = Checkpoints(workdir, every.keep_latest, every.keep_best)
         held.enter_context(contextlib.closing(saved))
-        meta = describe_run(cfg, data)
+        meta = describe_run(cfg, data) | {"teacher": teacher.fingerprint if teacher else ""}
         before = find_start(cfg, meta, workdir, saved)
         loader = before["loader"] if before else {"step": 0}
         start = loader["step"]
@@ -99,8 +103,10 @@ def _train(
             if is_first():
                 writer = held.enter_context(contextlib.closing(MetricsWriter(workdir, start)))
         clock.resume(before.get("seconds", {}), writer.dropped.get("seconds", {}) if writer else {})
+        taught = None if teacher is None else teacher.graphdef
+        step = jit_train_step(graphdef, tx, schedule, cfg, abstract, mesh, taught)
         run = _Run(
-            step=jit_train_step(graphdef, tx, schedule, cfg, abstract, mesh),
+            step=step if teacher is None else lambda *of: step(*of, teacher.params),
             digest=jax.jit(
                 lambda params: digest(jax.tree.map(_cut, params, stored.params)),
                 out_shardings=everywhere,
@@ -169,7 +175,7 @@ def _steps(
         now, loss = run.digest(state.params), None
         if evaluates:
             with clock.on("evaluation"):
-                loss = log.evaluation(step, run.evaluate(state.params), now)
+                loss = log.evaluation(step, run.evaluate(weights(state, cfg.eval)), now)
         if saves:
             with clock.on("save"):
                 about = {"chain": log.chain.links, "seconds": clock.seconds()}

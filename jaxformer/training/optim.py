@@ -14,6 +14,7 @@ from jax.typing import ArrayLike
 
 from jaxformer.config import OptimizerConfig, RunConfig, ScheduleConfig
 from jaxformer.training.guard import guarded
+from jaxformer.training.muon import muon_labels, muon_updates
 
 DECAYED = ("kernel", "table")
 
@@ -39,9 +40,25 @@ def _adam(cfg: OptimizerConfig) -> optax.GradientTransformation:
     return optax.chain(*_clipped_adam(cfg), optax.scale(-1.0))
 
 
+def _muon(cfg: OptimizerConfig) -> optax.GradientTransformation:
+    """Muon on the layers' kernels, each matrix by itself, and AdamW on all else."""
+    of_matrices, of_others = (
+        muon_updates(cfg.muon),
+        optax.chain(
+            optax.scale_by_adam(cfg.b1, cfg.b2, cfg.epsilon),
+            optax.add_decayed_weights(cfg.weight_decay, decay_mask),
+        ),
+    )
+    parts = optax.partition({"muon": of_matrices, "adamw": of_others}, muon_labels)
+    return optax.chain(*_clip(cfg), parts, optax.scale(-1.0))
+
+
 def _clipped_adam(cfg: OptimizerConfig) -> tuple[optax.GradientTransformation, ...]:
-    clip = (optax.clip_by_global_norm(cfg.clip_norm),) if cfg.clip_norm else ()
-    return (*clip, optax.scale_by_adam(cfg.b1, cfg.b2, cfg.epsilon))
+    return (*_clip(cfg), optax.scale_by_adam(cfg.b1, cfg.b2, cfg.epsilon))
+
+
+def _clip(cfg: OptimizerConfig) -> tuple[optax.GradientTransformation, ...]:
+    return (optax.clip_by_global_norm(cfg.clip_norm),) if cfg.clip_norm else ()
 
 
 def _warmup_cosine(cfg: ScheduleConfig) -> optax.Schedule:
@@ -89,7 +106,7 @@ def _through(cfg: ScheduleConfig, points: tuple[tuple[int, float], ...]) -> opta
     return lambda step: jnp.interp(jnp.asarray(step, jnp.float32), steps, values)
 
 
-OPTIMIZERS = {"adamw": _adamw, "adam": _adam}
+OPTIMIZERS = {"adamw": _adamw, "adam": _adam, "muon": _muon}
 SCHEDULES = {
     "warmup_cosine": _warmup_cosine,
     "linear": _linear,

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import optax
 
 from jaxformer.checkpoint import Checkpoints
@@ -58,11 +59,13 @@ def find_start(
     before = saved.meta(step)
     check_config(workdir, RunConfig.from_config_dict(before["config"]), cfg)
     changed = changed_sources(cfg.data, before.get("sources", ()), meta["sources"])
+    taught = cfg.objective.distillation.teacher or "none"
     for name, what in (
         ("tokenizer", "holds a run with another tokenizer"),
         ("data", f"holds a run on other data: {changed} has changed since"),
+        ("teacher", f"holds a run with another teacher than {taught}"),
     ):
-        if before[name] != meta[name]:
+        if before.get(name, "") != meta.get(name, ""):
             mend = "bring it back or use another --workdir"
             raise UserError(f"workdir {workdir}", what, mend)
     if before["version"] != meta["version"]:
@@ -94,7 +97,9 @@ def make_state(
     state = initialise(make_params, tx, places.live)
     if not cfg.train.init_from:
         return state
-    return dataclasses.replace(state, params=_mixed(cfg, state.params, places))
+    params = _mixed(cfg, state.params, places)
+    ema = jax.tree.map(jnp.copy, params) if state.ema else {}
+    return dataclasses.replace(state, params=params, ema=ema)
 
 
 def _mixed(cfg: RunConfig, params: Any, places: Places) -> Any:

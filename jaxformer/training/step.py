@@ -1,8 +1,8 @@
 """One optimizer update as one jitted function of (state, batch).
 
 Losses, gradients and token counts are summed over the microbatches and divided once, so that a
-batch gives the same update however it is split. An update that is not finite is skipped: parameters
-and optimizer state stay, the step counts on (its batch is consumed).
+batch gives the same update however it is split. An update that is not finite is skipped: the
+parameters, their average and the optimizer state stay, the step counts on (its batch is consumed).
 """
 
 from collections.abc import Callable
@@ -15,10 +15,11 @@ from flax import nnx
 from jax.sharding import Mesh
 
 from jaxformer.config import ObjectiveConfig, RunConfig
-from jaxformer.losses import accuracy, cross_entropy
+from jaxformer.losses import accuracy, cross_entropy, distillation
 from jaxformer.models import forward, sums_over
 from jaxformer.nn.dropout import RowKey
 from jaxformer.sharding import constrain, replicated
+from jaxformer.training.average import average
 from jaxformer.training.chain import digest
 from jaxformer.training.freeze import hold
 from jaxformer.training.guard import spikes
@@ -31,9 +32,16 @@ StepFn = Callable[[TrainState, Batch], tuple[TrainState, dict[str, jax.Array]]]
 
 
 def make_train_step(
-    graphdef: Any, tx: optax.GradientTransformation, schedule: optax.Schedule, cfg: RunConfig
+    graphdef: Any,
+    tx: optax.GradientTransformation,
+    schedule: optax.Schedule,
+    cfg: RunConfig,
+    teacher_graphdef: Any = None,
 ) -> StepFn:
     """Returns step(state, batch) -> (state, metrics), not yet jitted.
+
+    Where the objective has a teacher, which `teacher_graphdef` describes, the step takes its
+    parameters as a third argument, `teacher`.
 
     Metrics are float32 scalars, sums where a mean is meant: `loss` (cross-entropy without smoothing
     or other terms, summed over what is supervised), `weight`, `correct`, `total` (the value that
@@ -43,12 +51,20 @@ def make_train_step(
     batch['stop']: `stop` is the greatest.
     """
 
-    def step(state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, jax.Array]]:
+    if bool(cfg.objective.distillation.teacher) != (teacher_graphdef is not None):
+        raise ValueError("a teacher's graphdef goes with objective.distillation.teacher")
+
+    def step(
+        state: TrainState, batch: Batch, teacher: Any = None
+    ) -> tuple[TrainState, dict[str, jax.Array]]:
         batch = dict(batch)
         asked = {"stop": batch.pop("stop").max()} if "stop" in batch else {}
         key = jax.random.fold_in(jax.random.key(cfg.seed), state.step)
         rows = jnp.arange(batch["tokens"].shape[0])
-        losses, seen, grads = _accumulate(graphdef, state.params, batch | {"row": rows}, key, cfg)
+        taught = None if teacher_graphdef is None else nnx.merge(teacher_graphdef, teacher)
+        losses, seen, grads = _accumulate(
+            graphdef, state.params, batch | {"row": rows}, key, cfg, taught
+        )
         total = sum(_divide(*losses[name]) for name in losses)
         scaled = [
             jax.tree.map(lambda g, w=losses[name][1]: _divide(g, w), grads[name]) for name in losses
@@ -61,10 +77,12 @@ def make_train_step(
         params = optax.apply_updates(state.params, jax.tree.map(lambda u: rate * u, updates))
         ok = jnp.isfinite(grad_norm) & jnp.isfinite(total)
         keep = lambda new, old: jax.tree.map(lambda n, o: jnp.where(ok, n, o), new, old)  # noqa: E731
+        made = state.step + 1 - state.skipped_total
         new = TrainState(
             step=state.step + 1,
             params=keep(params, state.params),
             opt_state=keep(opt_state, state.opt_state),
+            ema=keep(average(state.ema, params, made, cfg.train.ema), state.ema),
             skipped=jnp.where(ok, 0, state.skipped + 1),
             skipped_total=state.skipped_total + jnp.where(ok, 0, 1),
         )
@@ -92,22 +110,23 @@ def jit_train_step(
     cfg: RunConfig,
     abstract: TrainState,
     mesh: Mesh | None,
+    teacher_graphdef: Any = None,
 ) -> Any:
     """The step jitted as training runs it: the state stays where `abstract` says, in place."""
     outputs = shardings_of(abstract), replicated(mesh)
-    step = make_train_step(graphdef, tx, schedule, cfg)
+    step = make_train_step(graphdef, tx, schedule, cfg, teacher_graphdef)
     return jax.jit(step, donate_argnums=0, out_shardings=outputs)
 
 
 def _accumulate(
-    graphdef: Any, params: Any, batch: Batch, key: jax.Array, cfg: RunConfig
+    graphdef: Any, params: Any, batch: Batch, key: jax.Array, cfg: RunConfig, teacher: Any
 ) -> tuple[Sums, Seen, dict[str, Any]]:
     """Sums (losses, what was seen, gradients of each loss's sum) over the microbatches."""
     parts = cfg.train.num_microbatches
 
     def part(batch: Batch) -> tuple[Sums, Seen, dict[str, Any]]:
         batch = {name: constrain(rows, "batch") for name, rows in batch.items()}
-        return _gradients(graphdef, params, batch, key, cfg.objective)
+        return _gradients(graphdef, params, batch, key, cfg.objective, teacher)
 
     if parts == 1:
         return part(batch)
@@ -126,15 +145,28 @@ def _accumulate(
 
 
 def _gradients(
-    graphdef: Any, params: Any, batch: Batch, key: jax.Array, objective: ObjectiveConfig
+    graphdef: Any,
+    params: Any,
+    batch: Batch,
+    key: jax.Array,
+    objective: ObjectiveConfig,
+    teacher: Any,
 ) -> tuple[Sums, Seen, dict[str, Any]]:
-    """Differentiates the sum of every loss by itself: their weights differ and divide later."""
+    """Differentiates the sum of every loss by itself: their weights differ and divide later.
+
+    `teacher` is a model that nothing is differentiated by, read as in an evaluation, or None.
+    """
+    taught = None if teacher is None else (teacher, forward(teacher, batch))
+    from_teacher = objective.distillation
 
     def run(params: Any) -> tuple[dict[str, jax.Array], Any]:
         model = nnx.merge(graphdef, params)
         out = forward(model, batch, key=RowKey(key, batch["row"]))
 
-        def score(*supervised: jax.Array) -> tuple[tuple[jax.Array, jax.Array], Seen]:
+        def score(
+            logits: jax.Array, targets: jax.Array, weights: jax.Array, *theirs: jax.Array
+        ) -> tuple[tuple[jax.Array, jax.Array], Seen]:
+            supervised = logits, targets, weights
             minimised = cross_entropy(
                 *supervised,
                 label_smoothing=objective.label_smoothing,
@@ -142,9 +174,15 @@ def _gradients(
                 z_loss=objective.z_loss,
             )
             loss, correct = cross_entropy(*supervised)[0], accuracy(*supervised)[0]
-            return minimised, {"loss": loss, "correct": correct}
+            seen = {"loss": loss, "correct": correct}
+            for their in theirs:
+                apart, _ = distillation(logits, their, weights, from_teacher.temperature)
+                share = from_teacher.alpha
+                minimised = (1 - share) * minimised[0] + share * apart, minimised[1]
+                seen["distillation"] = apart
+            return minimised, seen
 
-        minimised, seen = sums_over(model, out, batch["targets"], batch["weights"], score)
+        minimised, seen = sums_over(model, out, batch["targets"], batch["weights"], score, taught)
         losses = {"objective": minimised, **out.losses}
         sums = {name: loss[0] for name, loss in losses.items()}
         return sums, ({name: loss[1] for name, loss in losses.items()}, seen)

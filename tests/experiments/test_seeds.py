@@ -37,6 +37,7 @@ AGREEMENT = {"data.source": "agreement", "data.length": 19, "model.max_length": 
 AGREEMENT |= {"data.pack": False, "data.tokenizer.kind": "word", "data.agreement.num_examples": 90}
 SIMPLE = {"data.agreement.max_modifiers": 0, "data.agreement.num_examples": 3000}
 DROPOUT = {f"model.dropout.{n}": 0.2 for n in ("embedding", "attention", "residual")}
+AVERAGED = {"train.ema.decay": 0.9, "eval.weights": "ema"}
 FIFTY = {"train.num_steps": 50, "train.checkpoint_every": 30, "train.eval_every": 30}
 FIFTY |= {"eval.max_rows": 16, "schedule.warmup_steps": 5}
 
@@ -76,7 +77,11 @@ def assert_same_run(found, expected, last):
 
 @pytest.mark.parametrize(
     ("changes", "axes", "compared"),
-    [(COPY | DROPOUT, (), (0, 1)), (AGREEMENT, (), (1,)), ({}, ("data.seed=5,6",), (5,))],
+    [
+        (COPY | DROPOUT, (), (0, 1)),
+        (AGREEMENT | AVERAGED, (), (1,)),
+        ({}, ("data.seed=5,6",), (5,)),
+    ],
     ids=["task", "agreement", "text"],
 )
 def test_seeds_of_one_program_are_separate_runs(tmp_path, monkeypatch, changes, axes, compared):

@@ -114,7 +114,7 @@ def program(
     if rate is not None:
         schedule = optax.constant_schedule(rate)
     make_params = lambda: init(cfg.model, jax.random.key(cfg.seed))  # noqa: E731
-    abstract = abstract_state(make_params, tx, mesh)
+    abstract = abstract_state(make_params, tx, mesh, ema=cfg.train.ema.decay > 0)
     step = jax.jit(
         make_train_step(graphdef, tx, schedule, cfg),
         out_shardings=(shardings_of(abstract), None),

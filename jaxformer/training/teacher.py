@@ -1,0 +1,78 @@
+"""The teacher of a distillation: another run's model, read once and never changed."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import jax
+from flax import nnx
+from jax.sharding import Mesh
+
+from jaxformer.config import RunConfig
+from jaxformer.data import Data
+from jaxformer.data.workdir import saved_classes
+from jaxformer.errors import PUBLISHED, UserError
+from jaxformer.models import abstract_params, build
+from jaxformer.run import Run, load
+from jaxformer.sharding import fit, replicated
+from jaxformer.training.chain import as_hex, digest
+
+WHERE = "objective.distillation.teacher"
+
+
+@dataclasses.dataclass(frozen=True)
+class Teacher:
+    """A model and its parameters, placed as a model of that shape is trained.
+
+    `fingerprint` tells its parameters and what they mean from others.
+    """
+
+    graphdef: Any
+    params: Any
+    fingerprint: str
+
+
+def load_teacher(cfg: RunConfig, data: Data, mesh: Mesh | None) -> Teacher | None:
+    """The teacher that a resolved config names, on the mesh; None where it names none.
+
+    Raises UserError where it is no run, or its logits are not of the same things as the run's.
+    """
+    name = cfg.objective.distillation.teacher
+    if not name:
+        return None
+    run = load(name, mesh=cfg.mesh)
+    _check(cfg, data, run, name)
+    graphdef, state = nnx.split(run.model)
+    params = nnx.to_pure_dict(state)
+    shapes = abstract_params(build(run.config.model))
+    words = jax.jit(
+        lambda tree: digest(jax.tree.map(lambda x, like: fit(x, like.shape), tree, shapes)),
+        out_shardings=replicated(mesh),
+    )(params)
+    return Teacher(graphdef, params, as_hex(words))
+
+
+def _check(cfg: RunConfig, data: Data, run: Run, name: str) -> None:
+    """Raises UserError, which names the teacher, where student and teacher do not fit."""
+    its, kind = run.config, cfg.objective.kind
+    if not name.startswith(PUBLISHED) and its.objective.kind != kind:
+        what = f"{name} was trained on {its.objective.kind}, this run is on {kind}"
+        raise UserError(WHERE, what, "name a run of the same objective")
+    if run.tokenizer.fingerprint != data.tokenizer.fingerprint:
+        what = f"{name} has another vocabulary than this run"
+        mend = "its tokenizer.json is one for both: data.tokenizer.kind = file, or train it anew"
+        raise UserError(WHERE, what, mend)
+    sizes = [(c.model.vocab_size, c.model.head.num_classes) for c in (its, cfg)]
+    if sizes[0] != sizes[1]:
+        (words, classes), (our_words, our_classes) = sizes
+        what = f"{name} has logits of {words} tokens and {classes} classes, this run of "
+        what += f"{our_words} and {our_classes}"
+        raise UserError(WHERE, what, "give both the same model.vocab_size and classes")
+    if cfg.objective.has_labels and saved_classes(Path(name)) != data.classes:
+        what = f"{name} has other classes than this run"
+        raise UserError(WHERE, what, "train it on the same classes")
+    try:
+        dataclasses.replace(cfg, model=its.model).check()
+    except UserError as error:
+        what = f"{name} does not fit this run's data ({error.where}: {error.what})"
+        raise UserError(WHERE, what, error.mend)
