@@ -11,6 +11,7 @@ from jaxformer.generation.sampling import (
     TopP,
     parse_sampler,
 )
+from jaxformer.generation.scoring import Scores, score, score_texts
 from jaxformer.generation.text import answer, continue_text, translate
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "LengthPenalty",
     "MinP",
     "Sampler",
+    "Scores",
     "Temperature",
     "TopK",
     "TopP",
@@ -28,5 +30,7 @@ __all__ = [
     "continue_text",
     "generate",
     "parse_sampler",
+    "score",
+    "score_texts",
     "translate",
 ]
