@@ -12,7 +12,6 @@ from jaxformer.data import Data
 from jaxformer.data.loader import evaluation_batches
 from jaxformer.data.tokenizers import Tokenizer
 from jaxformer.distributed import together
-from jaxformer.errors import UserError
 from jaxformer.evaluation import report, tables
 from jaxformer.evaluation.coverage import describe
 from jaxformer.evaluation.evaluators import Total, evaluate_batches
@@ -89,7 +88,7 @@ def evaluate(
     variants = [make_variant(scheme, run.model, run.config) for scheme in schemes]
     asked, drawn, prompts, pairs = read_inputs(run.config, data, suite, lengths)
     with together():
-        _make_directory(out_dir)
+        report.make_directory(out_dir)
     known = {} if by_length is None else {TRAINED.name: by_length}
     found = {
         v.name: _measure(v, run, data, suite, drawn, pairs, known.get(v.name)) for v in variants
@@ -189,15 +188,6 @@ def _show(
             under = f", positions {scheme}" if scheme != TRAINED.name else ""
             shown[f"Translation, step {run.step}{under}"] = one.translations.table()
     return shown
-
-
-def _make_directory(out_dir: Path) -> None:
-    try:
-        out_dir.mkdir(parents=True, exist_ok=True)
-        report.write_atomic(out_dir / ".writable", "").unlink()
-    except OSError as error:
-        what = f"cannot be written ({error.strerror})"
-        raise UserError(str(out_dir), what, "give another --out") from error
 
 
 def _write(

@@ -9,7 +9,7 @@ from flax import nnx
 
 from jaxformer.errors import UserError
 from jaxformer.generation import Greedy, Temperature, TopP, generate
-from jaxformer.generation.generate import _generate
+from jaxformer.generation.generate import _advance, _start
 from jaxformer.generation.inputs import bucket, room
 from jaxformer.nn.positions import ENCODINGS
 from tests import builders
@@ -249,12 +249,12 @@ def test_work_is_one_prefill_and_one_step_a_token_and_stops_early():
 def test_calls_of_one_bucket_compile_once():
     wide = np.tile(PROMPTS, 2)  # a bucket that no other test uses
     run(prompts=wide, lengths=np.array([12, 3, 9]), count=5)
-    before = _generate._cache_size()
+    before = _start._cache_size(), _advance._cache_size()
     run(prompts=wide, lengths=np.array([10, 11, 1]), count=8, eos=4)
     run(prompts=wide[:, :9], lengths=np.array([9, 2, 1]), count=7, pad_id=3)
-    assert _generate._cache_size() == before
+    assert (_start._cache_size(), _advance._cache_size()) == before
     run(prompts=wide, lengths=np.array([12, 3, 9]), count=9)
-    assert _generate._cache_size() == before + 1
+    assert (_start._cache_size(), _advance._cache_size()) == (before[0] + 1, before[1] + 1)
 
 
 def test_buckets():
