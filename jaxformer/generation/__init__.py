@@ -1,7 +1,7 @@
 """Sampling, generation and beam search."""
 
 from jaxformer.generation.beam import Beams, LengthPenalty, beam_search
-from jaxformer.generation.generate import Generated, generate
+from jaxformer.generation.generate import Generated, generate, stream
 from jaxformer.generation.sampling import (
     Greedy,
     MinP,
@@ -12,6 +12,7 @@ from jaxformer.generation.sampling import (
     parse_sampler,
 )
 from jaxformer.generation.scoring import Scores, score, score_texts
+from jaxformer.generation.streaming import stream_answer, stream_text
 from jaxformer.generation.text import answer, continue_text, translate
 
 __all__ = [
@@ -32,5 +33,8 @@ __all__ = [
     "parse_sampler",
     "score",
     "score_texts",
+    "stream",
+    "stream_answer",
+    "stream_text",
     "translate",
 ]

@@ -1,11 +1,11 @@
 """Samplers: frozen objects that choose the next token from logits and one key per row.
 
 `sampler(logits_BV, keys_B) -> tokens_B`. The steps come in one documented order: the repetition
-penalty, which `generate` applies (`penalise`), temperature, top-k, then top-p or min-p; each later
-step sees the renormalised distribution that the earlier ones left. All are of the logits: greedy
-choice too goes by the penalised ones. `filtered` shows what is left: kept tokens keep their logit over the temperature, dropped ones
-are -inf. A token's noise depends on the key and its id alone, so that filters which drop nothing
-(`TopK(V)`, `TopP(1)`, `MinP` close to 0) draw what `Temperature` draws.
+penalty, which `generate` applies (`penalise`), then temperature, then top-k, then top-p or min-p;
+each later step sees the renormalised distribution that the earlier ones left, and greedy choice too
+goes by the penalised logits. `filtered` shows what is left: kept tokens keep their logit over the
+temperature, dropped ones are -inf. A token's noise depends on the key and its id alone, so that
+filters which drop nothing (`TopK(V)`, `TopP(1)`, `MinP` close to 0) draw what `Temperature` draws.
 """
 
 import dataclasses
