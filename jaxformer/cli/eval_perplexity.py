@@ -28,7 +28,7 @@ def main(run: Run, schemes: tuple[Scheme, ...]) -> int:
     """Writes perplexity.csv, .json and .md: one row a metric and scheme."""
     cfg = run.config
     reader = make_reader(cfg, run.tokenizer, published=is_published())
-    cut = make_cut(cfg.model, FLAGS.window or cfg.data.length, FLAGS.stride)
+    cut = make_cut(cfg.model, FLAGS.window, FLAGS.stride, cfg.data.length)
     text = open_text(Path(FLAGS.perplexity).expanduser(), reader)
     variants = [make_variant(scheme, run.model, cfg) for scheme in schemes]
     out = results_folder()
@@ -36,21 +36,22 @@ def main(run: Run, schemes: tuple[Scheme, ...]) -> int:
     told |= reader.describe()
     tell_start(told["start"])
     rows, done = [], 0
-    total = len(windows(len(text.ids), cut))
-    with progress(total * len(variants), 100, "window") as bar:
+    batch_size = FLAGS.batch_size or cfg.eval.batch_size
+    total = -(-len(windows(len(text.ids), cut)) // batch_size)
+    with progress(total * len(variants), 10, "batch") as bar:
         for variant in variants:
             found = None
             for found in score_text(
                 variant.model,
                 text,
                 cut,
-                batch_size=FLAGS.batch_size or cfg.eval.batch_size,
+                batch_size=batch_size,
                 prefix=cfg.objective.kind == "prefix_lm",
             ):
+                done += 1
                 if bar is not None:
-                    bar.update(done + found.windows, {"loss": found.nats / found.num_tokens})
+                    bar.update(done, {"loss": found.nats / found.num_tokens})
             assert found is not None
-            done += found.windows
             rows += [{"positions": variant.name} | row for row in text_records(found, text)]
     title = f"{FLAGS.perplexity}, step {run.step}: windows of {cut.window}, stride {cut.stride}"
     shown = {title: report.markdown(text_table(rows))}

@@ -1,6 +1,7 @@
 """eval.py --prompt: texts continued, or sources answered, on the terminal."""
 
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -20,7 +21,7 @@ from jaxformer.generation import (
 from jaxformer.run import Run
 
 
-def one_variant(run: Run, schemes: tuple[Scheme, ...]) -> Any:
+def one_variant(run: Run, schemes: Sequence[Scheme]) -> Any:
     """The model under the one scheme that texts are generated under."""
     if len(schemes) > 1:
         mend = "a prompt is continued under one of them: give that"

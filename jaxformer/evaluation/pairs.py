@@ -86,8 +86,8 @@ def pair_records(found: Sequence[PairScores]) -> list[dict[str, Any]]:
     """Long rows: the accuracy of each file and of all pairs, with Wilson's 95 % interval."""
     rows = [(one.name, one.right, one.ties, len(one.good)) for one in found]
     if len(rows) > 1:
-        _, *columns = zip(*rows, strict=True)
-        rows.append((ALL, *map(sum, columns)))
+        _, right, ties, totals = zip(*rows, strict=True)
+        rows.append((ALL, sum(right), sum(ties), sum(totals)))
     return [
         {
             "file": name,

@@ -45,7 +45,6 @@ class Cut:
 class TextScore:
     """What the windows so far have given: sums over their tokens."""
 
-    windows: int
     nats: float
     num_tokens: int
     num_right: int  # that are the most probable one
@@ -61,12 +60,16 @@ def open_text(path: Path, reader: Reader) -> Text:
     return Text(ids, len(text.split()), size)
 
 
-def make_cut(cfg: ModelConfig, window: int, stride: int) -> Cut:
-    """Checks a protocol; stride 0 stands for the window. Raises UserError."""
+def make_cut(cfg: ModelConfig, window: int | None, stride: int | None, trained: int) -> Cut:
+    """The protocol asked for: windows of the trained length, which do not overlap, unless told.
+
+    Raises UserError for one that the model cannot read, or that leaves tokens out.
+    """
     most, field = document_limit(cfg)
+    window = window or min(trained, most or trained)
     if most and window > most:
         raise UserError("--window", f"is {window}", f"{field} allows {most}: give a smaller one")
-    if stride > window:
+    if stride and stride > window:
         what = f"is {stride}, above the window of {window}"
         raise UserError("--stride", what, "tokens between two windows would not be scored")
     return Cut(window, stride or window)
@@ -91,12 +94,12 @@ def score_text(
     places = windows(len(text.ids), cut)
     prompts = [text.ids[start:first] for start, first, _ in places]
     scored = [text.ids[first:end] for _, first, end in places]
-    logprobs, done, tokens, right = np.zeros(len(places)), 0, 0, 0
+    logprobs, tokens, right = np.zeros(len(places)), 0, 0
     for rows, part in score_batches(model, prompts, scored, batch_size=batch_size, prefix=prefix):
         logprobs[rows] = part.logprobs
-        done, tokens = done + len(rows), tokens + int(part.num_tokens.sum())
+        tokens += int(part.num_tokens.sum())
         right += int(part.num_greedy.sum())
-        yield TextScore(done, -math.fsum(logprobs), tokens, right)
+        yield TextScore(-math.fsum(logprobs), tokens, right)
 
 
 def text_records(found: TextScore, text: Text) -> list[dict[str, Any]]:

@@ -164,9 +164,9 @@ def evaluate_translations(
 
 
 def text_metrics(texts: list[str], references: list[str]) -> dict[str, tuple[float, str]]:
-    """sacreBLEU's corpus BLEU and chrF (Popović 2015), 0 to 100, each with its signature (Post 2018).
+    """sacreBLEU's corpus BLEU and chrF (Popović 2015) with their signatures (Post 2018).
 
-    One reference for each text.
+    Scores are 0 to 100, of one reference for each text.
     """
     from sacrebleu.metrics.bleu import BLEU as Bleu  # here: only texts with references need it
     from sacrebleu.metrics.chrf import CHRF as ChrF

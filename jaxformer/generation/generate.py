@@ -56,9 +56,9 @@ class _Fixed(NamedTuple):
     key: jax.Array
     rows_B: np.ndarray | jax.Array
     limits_B: np.ndarray | jax.Array
-    eos_id: np.int32
-    pad_id: np.int32
-    penalty: np.float32 | None
+    eos_id: jax.Array | np.int32
+    pad_id: jax.Array | np.int32
+    penalty: jax.Array | np.float32 | None
 
 
 def generate(
@@ -236,7 +236,7 @@ def _record(carry: _Carry, logits_BV: jax.Array, fixed: _Fixed, sampler: Sampler
     step_keys_B = jax.vmap(jax.random.fold_in, (0, None))(keys_B, carry.next)
     seen_BV, allowed_BV = carry.seen_BV, logits_BV
     if seen_BV is not None and fixed.penalty is not None:
-        allowed_BV = penalise(logits_BV, seen_BV, fixed.penalty)
+        allowed_BV = penalise(logits_BV, seen_BV, jnp.asarray(fixed.penalty))
     token_B = sampler(allowed_BV, step_keys_B)
     logprobs_BV = jax.nn.log_softmax(logits_BV, axis=-1)
     logprob_B = jnp.take_along_axis(logprobs_BV, token_B[:, None], axis=-1)[:, 0]
