@@ -276,7 +276,7 @@ def test_learned_positions_are_used_up_to_the_last_and_no_further():
 
 
 def penalised(logits_V, ids, penalty):
-    """Keskar et al. 2019 as `transformers` has it: an id counts once, however often it was there."""
+    """Keskar et al. 2019 as `transformers` has it: an id counts once, however often it came."""
     seen = np.isin(np.arange(VOCAB), ids)
     factor = np.where(logits_V < 0, penalty, 1 / penalty)
     return np.where(seen, logits_V * factor, logits_V).astype(np.float32)
