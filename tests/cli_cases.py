@@ -1,21 +1,18 @@
-"""Runs command lines, each in a fork of one process that has imported everything.
+"""Runs command lines, each in a fork of one process that has imported everything, for test_cli.py.
 
-As a program it reads a JSON list of [program, arguments…] from stdin and writes a list of [status, stdout, stderr].
+Reads a JSON list of [program, arguments…] from stdin; writes a list of [status, stdout, stderr].
 """
 
 import contextlib
 import json
 import os
-import subprocess
 import sys
 import tempfile
 import warnings
-from pathlib import Path
 
 from jaxformer import cli
 from jaxformer.training import diff, verify
 
-ROOT = Path(__file__).resolve().parent.parent
 ENTRIES = {
     "train.py": cli.run_train,
     "eval.py": cli.run_eval,
@@ -23,20 +20,6 @@ ENTRIES = {
     "diff": diff.main,
     "verify": verify.main,
 }
-
-
-def commands(cases: list[list[str]]) -> list[tuple[int, str, str]]:
-    """Status, stdout and stderr of command lines, run in the repository's root."""
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.cli_cases"],
-        input=json.dumps(cases),
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        timeout=300,
-        check=True,
-    )
-    return [tuple(result) for result in json.loads(done.stdout)]
 
 
 def run(argv: list[str]) -> tuple[int, str, str]:

@@ -3,14 +3,16 @@
 import fcntl
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from jaxformer.command import guard
 from jaxformer.errors import Preempted, TrainingFailed, UserError
-from tests.cli_cases import commands
 
+ROOT = Path(__file__).resolve().parent.parent
 TINY = [
     "--config=configs/agreement.py",
     "--config.data.agreement.num_examples=64",
@@ -35,6 +37,20 @@ PAIRS = [
     "--config.train.num_steps=2",
     "--config.train.batch_size=4",
 ]
+
+
+def commands(cases: list[list[str]]) -> list[tuple[int, str, str]]:
+    """Status, stdout and stderr of command lines, run in the repository's root."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.cli_cases"],
+        input=json.dumps(cases),
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        timeout=300,
+        check=True,
+    )
+    return [tuple(result) for result in json.loads(done.stdout)]
 
 
 def snapshot(folder: Path) -> dict[str, bytes]:

@@ -18,7 +18,7 @@ from jaxformer.models import init
 from jaxformer.run import Run
 from jaxformer.training.loop import train
 from tests.builders import graphdef, leaves
-from tests.cli_cases import commands
+from tests.test_cli import commands
 from tests.training import tiny
 
 pytest.importorskip("safetensors", reason="the extra `hf` has safetensors")
@@ -184,7 +184,7 @@ def test_half_precision_is_kept(folder, tmp_path):
 
 
 def test_eval_of_a_folder(folder, tmp_path):
-    """The command line: text on stdout, files of one's own scored, nothing written to the folder."""
+    """The command line: text on stdout, own files scored, nothing written to the folder."""
     copy = shutil.copytree(folder, tmp_path / "copy")
     words = load(f"hf:{copy}").tokenizer
     one, two = words.token(5), words.token(6)
