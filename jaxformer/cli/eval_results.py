@@ -38,7 +38,8 @@ def write_results(
 ) -> int:
     """Writes NAME.csv, NAME.json and NAME.md and prints the tables; of several processes one."""
     if is_first():
-        told = {"workdir": FLAGS.workdir, "step": run.step} | dict(told)
+        about = {"workdir": FLAGS.workdir, "step": run.step}
+        told = about | {"compute_dtype": run.config.compute_dtype} | dict(told)
         show(shown, report.write_tables(out, name, told, rows, shown))
     return OK
 

@@ -68,7 +68,6 @@ def main(run: Run, schemes: tuple[Scheme, ...]) -> int:
     if is_first():
         report.write_atomic(out / "scores.jsonl", json_lines(objects))
     told = {"scores": FLAGS.scores, "positions": schemes[0].name}
-    told["compute_dtype"] = cfg.compute_dtype
     title = f"Scores of {len(lines):,} {SCORED[first]}s, step {run.step}"
     return write_results(out, "scores", run, told, rows, {title: report.markdown(table)})
 
