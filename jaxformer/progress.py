@@ -28,7 +28,7 @@ class Lines:
         self._shown, self._eval_loss = "", None
 
     def update(self, step: int, metrics: Mapping[str, Any]) -> None:
-        line = f"{self._unit} {step}/{self._num_steps} {_format(metrics)}"
+        line = f"{self._unit} {step}/{self._num_steps} {_format(metrics)}".rstrip()
         evaluated = metrics.get("eval_loss") != self._eval_loss
         due = evaluated or step % self._every == 0 or step == self._num_steps
         if not due or line == self._shown:
