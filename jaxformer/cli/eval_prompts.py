@@ -56,10 +56,10 @@ def main(run: Run, schemes: tuple[Scheme, ...]) -> int:
     if journal.done:
         say(f"{len(journal.done)} of {len(lines)} lines are done already: going on")
     left = [row for row in range(len(lines)) if row not in journal.done]
-    answers, tokens, seconds = dict(journal.done), 0, 0.0
+    answers, tokens, seconds, batches = dict(journal.done), 0, 0.0, 0
     batch_size = FLAGS.batch_size or cfg.eval.batch_size
     start = time.perf_counter()
-    with progress(len(lines), 10 * batch_size, "prompt") as bar:
+    with progress(-(-len(left) // batch_size), 10, "batch") as bar:
         for rows, outputs in generate_batches(
             model,
             run.tokenizer,
@@ -75,11 +75,11 @@ def main(run: Run, schemes: tuple[Scheme, ...]) -> int:
             new = {row: one._asdict() for row, one in zip(rows, outputs, strict=True)}
             answers |= new
             tokens += sum(one.num_tokens for one in outputs)
-            seconds = time.perf_counter() - start
+            seconds, batches = time.perf_counter() - start, batches + 1
             if is_first():
                 journal.append(new)
             if bar is not None:
-                bar.update(len(answers), {"tokens_per_second": tokens / seconds})
+                bar.update(batches, {"tokens_per_second": tokens / seconds})
     done = [answers[row] for row in range(len(lines))]
     rows, shown = _summarise(lines, done, tokens, seconds)
     if is_first():

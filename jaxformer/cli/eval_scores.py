@@ -29,8 +29,8 @@ def main(run: Run, schemes: tuple[Scheme, ...]) -> int:
     scored = _continuations(run, lines, prompts, SCORED[first])
     model, out = one_variant(run, schemes), results_folder()
     logprobs, tokens, greedy = np.zeros((3, len(lines)))
-    batch_size, done = FLAGS.batch_size or cfg.eval.batch_size, 0
-    with progress(len(lines), 10 * batch_size, "line") as bar:
+    batch_size, batches = FLAGS.batch_size or cfg.eval.batch_size, 0
+    with progress(-(-len(lines) // batch_size), 10, "batch") as bar:
         for rows, part in score_batches(
             model,
             prompts,
@@ -44,9 +44,9 @@ def main(run: Run, schemes: tuple[Scheme, ...]) -> int:
                 part.num_tokens,
                 part.num_greedy,
             )
-            done += len(rows)
+            batches += 1
             if bar is not None:
-                bar.update(done, {})
+                bar.update(batches, {})
     found = Scores(logprobs, tokens, greedy)
     objects = [
         {"id": line.id, **line.texts}
