@@ -23,12 +23,12 @@ class Bar:
 class Lines:
     """Prints a line now and then: for logs that are files."""
 
-    def __init__(self, num_steps: int, every: int):
-        self._num_steps, self._every = num_steps, every
+    def __init__(self, num_steps: int, every: int, unit: str = "step"):
+        self._num_steps, self._every, self._unit = num_steps, every, unit
         self._shown, self._eval_loss = "", None
 
     def update(self, step: int, metrics: Mapping[str, Any]) -> None:
-        line = f"step {step}/{self._num_steps} {_format(metrics)}"
+        line = f"{self._unit} {step}/{self._num_steps} {_format(metrics)}".rstrip()
         evaluated = metrics.get("eval_loss") != self._eval_loss
         due = evaluated or step % self._every == 0 or step == self._num_steps
         if not due or line == self._shown:
@@ -38,14 +38,14 @@ class Lines:
 
 
 @contextlib.contextmanager
-def show_progress(num_steps: int, log_every: int) -> Iterator[Bar | Lines]:
-    """The progress display of a run of `num_steps`."""
+def show_progress(num_steps: int, log_every: int, unit: str = "step") -> Iterator[Bar | Lines]:
+    """The progress display of a run of `num_steps`, or of as many of another `unit`."""
     console = Console(stderr=True)
     if not console.is_terminal:
-        yield Lines(num_steps, log_every)
+        yield Lines(num_steps, log_every, unit)
         return
     columns = (
-        TextColumn("step"),
+        TextColumn(unit),
         MofNCompleteColumn(),
         BarColumn(bar_width=20),
         TextColumn("{task.fields[values]}"),

@@ -18,7 +18,9 @@ from jaxformer.errors import PUBLISHED, UserError
 from jaxformer.interop import load_published
 from jaxformer.mesh import make_mesh
 from jaxformer.models import Model, abstract_params, build
-from jaxformer.sharding import pad, placed, resized
+from jaxformer.sharding import pad, path_of, placed, resized
+
+DTYPES = ("float32", "bfloat16")
 
 WEIGHTS = {"": "params", "raw": "params", "ema": "ema"}  # their names in a checkpoint
 
@@ -43,13 +45,15 @@ def load(
     step: int | None = None,
     mesh: MeshConfig | str = "",
     weights: str = "",
+    dtype: str = "",
 ) -> Run:
     """Reads a run: its newest checkpoint that can be read, or the one of `step`.
 
     'hf:PATH' reads a folder of the Hugging Face library as a run of step 0. Parameters are put on
     one device, or on a mesh (also as `parse_mesh` reads it); whatever is done with the model then
     runs there. `weights` are the parameters as they were trained ('raw') or their average ('ema'),
-    by default those that the run evaluates (eval.weights). Raises UserError where the directory is
+    by default those that the run evaluates (eval.weights). `dtype` is that of `cast`; without it
+    parameters are float32 and computed with as in training. Raises UserError where the directory is
     not a run, has no such checkpoint or weights or is damaged, or does not fit the mesh.
     """
     if weights not in WEIGHTS:
@@ -57,8 +61,38 @@ def load(
     if os.fspath(workdir).startswith(PUBLISHED):
         if weights == "ema":
             raise UserError("weights", f"is ema, of which {workdir} has none", "give raw")
-        return _load_published(os.fspath(workdir).removeprefix(PUBLISHED), step, mesh)
-    workdir = Path(workdir)
+        run = _load_published(os.fspath(workdir).removeprefix(PUBLISHED), step, mesh)
+    else:
+        run = _load_trained(Path(workdir), step, mesh, weights)
+    return cast(run, dtype) if dtype else run
+
+
+def cast(run: Run, dtype: str) -> Run:
+    """The run computing in 'bfloat16' or 'float32', for inference.
+
+    In bfloat16 kernels and embedding tables are stored so, half the bytes, and so are the keys and
+    values of a cache. Norm scales, biases and what position encodings train stay float32, as do
+    norms, softmax, logits and losses. Raises UserError for another type.
+    """
+    if dtype not in DTYPES:
+        raise UserError("dtype", f"is {dtype!r}", f"choose from {', '.join(DTYPES)}")
+    cfg = dataclasses.replace(run.config, compute_dtype=dtype)
+    cfg.check()
+
+    def one(keys: Any, x: jax.Array) -> jax.Array:
+        path = path_of(keys)
+        halved = path.endswith(("kernel", "embedding/table")) and "position/" not in path
+        return x.astype(dtype) if halved else x
+
+    params = nnx.to_pure_dict(nnx.state(run.model, nnx.Param))
+    graphdef, _ = nnx.split(build(cfg.model, cfg.compute_dtype))
+    model = nnx.merge(graphdef, jax.tree_util.tree_map_with_path(one, params))
+    return dataclasses.replace(run, model=model, config=cfg)
+
+
+def _load_trained(
+    workdir: Path, step: int | None, mesh: MeshConfig | str, weights: str
+) -> Run:
     checkpoints = Checkpoints(workdir, read_only=True)
     if not (workdir / "config.json").exists() and not checkpoints.steps():
         what = "has no config.json and no checkpoint"

@@ -52,6 +52,8 @@ def main() -> None:
     cases = json.load(sys.stdin)
     warnings.filterwarnings("ignore", "os.fork", RuntimeWarning)
     # Imported before the forks: no device is touched by importing.
+    import jaxformer.cli.eval_prompts
+    import jaxformer.cli.eval_suite
     import jaxformer.data
     import jaxformer.evaluation.run
     import jaxformer.experiments.sweep

@@ -72,6 +72,11 @@ def run(tmp_path_factory):
     (folder / "broken.jsonl").write_text('{"text": "fine"}\n{"text": \n')
     (folder / "broken.py").write_text("raise RuntimeError('no config')")
     (folder / "file").write_text("a file")
+    (folder / "boys.txt").write_text("the boys near the dog see the old girl\n" * 3)
+    lines = [{"prompt": "the boys", "id": "x", "reference": "see the dog"}, {"prompt": ""}]
+    (folder / "asked.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    pair = {"sentence_good": "the boys see", "sentence_bad": "the boys sees"}
+    (folder / "pairs.jsonl").write_text(f"{json.dumps(pair)}\n" * 3)
     (folder / "a.en").write_text("a dog runs\na man sees a dog\ntwo dogs\n" * 5)
     (folder / "a.de").write_text("ein hund\nein mann sieht ihn\nzwei hunde\n" * 5)
     pairs = [
@@ -163,6 +168,43 @@ def bad_inputs(f: Path) -> list[tuple[list[str], str, str]]:
         ([*train, "--config.mesh.tensor=3"], "mesh.tensor", "model.num_heads = "),
         ([*evaluate, "--prompt=the", "--sampler=top_z:1"], "sampler", "choose from"),
         ([*evaluate, "--prompt=the", "--sampler=top_p:2"], "sampler.p", "2"),
+        ([*evaluate, "--prompt=the", "--repetition_penalty=0"], "repetition_penalty", "is 0.0"),
+        ([*evaluate, "--prompt=the", "--prompt=a", "--stream"], "--stream", "2 prompts"),
+        ([*evaluate, "--dtype=int8"], "dtype", "float32, bfloat16"),
+        ([*evaluate, "--window=4"], "--window", "is not read by --suite"),
+        ([*evaluate, "--prompt=the", "--lengths=4"], "--lengths", "is not read by --prompt"),
+        ([*evaluate, "--repetition_penalty=2"], "--repetition_penalty", "--prompt, --prompts"),
+        ([*evaluate, "--prompt=the", "--pairs=x"], "--pairs", "is given with --prompt"),
+        ([*evaluate, f"--pairs={f / 'none.jsonl'}"], f"{f / 'none.jsonl'}", "cannot be read"),
+        ([*evaluate, f"--pairs={f / 'pairs.jsonl'}", "--positions=yarn:2"], "positions", "learned"),
+        ([*evaluate, f"--pairs={f / 'broken.jsonl'}"], f"{f / 'broken.jsonl'} line 1", "sentence_"),
+        (
+            ["eval.py", f"--workdir={f / 'pairs'}", f"--pairs={f / 'pairs.jsonl'}"],
+            "model.architecture",
+            "is encoder_decoder",
+        ),
+        ([*evaluate, f"--perplexity={f / 'empty.txt'}"], f"{f / 'empty.txt'}", "is empty"),
+        ([*evaluate, f"--perplexity={f / 'binary.txt'}"], f"{f / 'binary.txt'}", "binary"),
+        ([*evaluate, f"--perplexity={f / 'long.txt'}"], f"{f / 'long.txt'}", "'some'"),
+        ([*evaluate, f"--perplexity={f / 'boys.txt'}", "--window=65"], "--window", "64"),
+        ([*evaluate, f"--perplexity={f / 'boys.txt'}", "--window=0"], "window", "0"),
+        (
+            [*evaluate, f"--perplexity={f / 'boys.txt'}", "--window=8", "--stride=9"],
+            "--stride",
+            "above the window",
+        ),
+        (
+            [*evaluate, f"--prompts={f / 'broken.jsonl'}"],
+            f"{f / 'broken.jsonl'} line 1",
+            "'prompt'",
+        ),
+        ([*evaluate, f"--prompts={f / 'empty.txt'}"], f"{f / 'empty.txt'}", "is empty"),
+        ([*evaluate, f"--scores={f / 'asked.jsonl'}"], f"{f / 'asked.jsonl'} line 1", "'continu"),
+        (
+            [*evaluate, f"--prompts={f / 'asked.jsonl'}", f"--out={f / 'file'}"],
+            f"{f / 'file'}",
+            "cannot be written",
+        ),
     ]
 
 
@@ -255,3 +297,62 @@ def test_good_commands(run):
         assert answer.count("---") == 1
         assert {*answer.split()} <= {*known.split(), "---"}
         assert not answer.startswith("a dog\n")
+
+
+def test_other_things_to_do_with_a_run(run):
+    """Prompts and scores of a file, minimal pairs, perplexity, a stream, half precision."""
+    out, new = run / "modes", ["--max_new_tokens=5"]
+    evaluate = ["eval.py", f"--workdir={run / 'run'}"]
+    prompts = [*evaluate, f"--prompts={run / 'asked.jsonl'}", f"--out={out}", *new]
+    sources = {"source": "a dog", "reference": "ein hund", "target": "zwei hunde"}
+    (run / "sources.jsonl").write_text(f"{json.dumps(sources)}\n" * 2)
+    translate = ["eval.py", f"--workdir={run / 'pairs'}", f"--out={run / 'translated'}"]
+    scored = {"prompt": "the boys", "continuation": "see the dog"}
+    (run / "scored.jsonl").write_text(f"{json.dumps(scored)}\n")
+    prompt = [*evaluate, "--prompt=the boys", "--sampler=temperature:2", *new]
+    cases = [
+        prompts,
+        [*prompts, "--batch_size=1"],
+        [*translate, f"--prompts={run / 'sources.jsonl'}"],
+        [*evaluate, f"--scores={run / 'scored.jsonl'}", f"--out={out}"],
+        [*translate, f"--scores={run / 'sources.jsonl'}"],
+        [*evaluate, f"--pairs={run}/pairs.jsonl", f"--out={out}", "--positions=trained,window:2"],
+        [*evaluate, f"--perplexity={run / 'boys.txt'}", "--window=8", "--stride=3", f"--out={out}"],
+        prompt,
+        [*prompt, "--stream"],
+        [*evaluate, "--prompt=the boys", "--sampler=greedy", "--dtype=bfloat16", *new],
+    ]
+    results = commands(cases)
+    assert [status for status, _, _ in results] == [0] * len(cases), results
+    shown = [text for _, text, _ in results]
+
+    def lines(name, folder=out):
+        return [json.loads(line) for line in (folder / name).read_text().splitlines()]
+
+    first, second = lines("generated.jsonl")
+    assert (first["id"], first["reference"], second["id"]) == ("x", "see the dog", 2)
+    assert first["num_tokens"] <= 5
+    assert "generated.partial.jsonl" not in {path.name for path in out.iterdir()}
+    assert "sacreBLEU chrF: nrefs:1" in shown[0]
+    assert "tokens per second" in shown[0]
+    assert "BLEU" in shown[2]
+    assert {line["source"] for line in lines("generated.jsonl", run / "translated")} == {"a dog"}
+    (score,) = lines("scores.jsonl")
+    assert score["num_tokens"] == 3
+    assert score["logprob"] < 0
+    assert lines("scores.jsonl", run / "translated")[0]["num_tokens"] == 3  # and the end token
+    told = json.loads((out / "pairs.json").read_text())
+    assert [(row["positions"], row["weight"]) for row in told["results"]] == [
+        ("trained", 3),
+        ("window:2", 3),
+    ]
+    assert told["start"] == "<s>"
+    assert (out / "pairs.csv").read_text().startswith("positions,file,metric,value,low,high,weight")
+    told = json.loads((out / "perplexity.json").read_text())
+    assert (told["window"], told["stride"], told["step"]) == (8, 3, 2)
+    values = {row["metric"]: row for row in told["results"]}
+    assert values["loss"]["weight"] == 27
+    assert values["word_perplexity"]["value"] == pytest.approx(values["perplexity"]["value"])
+    assert "windows of 8, stride 3" in shown[6]
+    assert shown[7] == shown[8]
+    assert shown[9].startswith("the boys")

@@ -11,9 +11,10 @@ from jaxformer.data.loader import evaluation_batches
 from jaxformer.data.vocabulary import word_tokenizer
 from jaxformer.errors import UserError
 from jaxformer.evaluation.evaluators import EVALUATORS, evaluate_batches
-from jaxformer.generation import Temperature, beam_search, generate
+from jaxformer.generation import Greedy, Temperature, beam_search, generate
+from jaxformer.generation.inputs import prefill, prepare
 from jaxformer.run import load
-from jaxformer.sharding import mesh_of, path_of
+from jaxformer.sharding import mesh_of, path_of, using
 from tests.builders import random_params
 from tests.training import tiny
 
@@ -119,3 +120,70 @@ def test_the_mesh_of_the_run_itself(workdir):
     mesh = mesh_of(placed(load(workdir, mesh="run")))
     assert mesh is not None
     assert (mesh.shape["data"], mesh.shape["fsdp"]) == (2, 4)
+
+
+def test_half_precision_by_switch(workdir):
+    """Kernels and tables are stored so, on a mesh too; what is small, and the logits, are not."""
+    full, half = load(workdir), load(workdir, dtype="bfloat16")
+    assert (full.config.compute_dtype, half.config.compute_dtype) == ("float32", "bfloat16")
+    for (keys, x), y in zip(
+        jax.tree_util.tree_leaves_with_path(placed(half)),
+        jax.tree.leaves(placed(full)),
+        strict=True,
+    ):
+        path = path_of(keys)
+        wide = "position/" in path or path.endswith(("bias", "scale", "sink"))
+        assert x.dtype == ("float32" if wide else "bfloat16"), path
+        assert y.dtype == "float32"
+        if not wide:
+            assert x.nbytes * 2 == y.nbytes
+            np.testing.assert_array_equal(np.asarray(x), np.asarray(y).astype(x.dtype))
+    both = full.config.model.architecture == "encoder_decoder"
+    tokens = np.array([[3, 4, 5, 6, 7, 8]])
+    inputs = (tokens, tokens) if both else (tokens,)
+    spread = load(workdir, 3, MESH, "bfloat16")
+    wanted = jax.jit(lambda: full.model(*inputs).logits)()
+    scale = np.abs(np.asarray(wanted)).max()
+    for run in (half, spread):
+        with using(mesh_of(placed(run))):
+            logits = jax.jit(lambda run=run: run.model(*inputs).logits)()
+        assert logits.dtype == "float32"
+        assert 1e-6 < np.abs(np.asarray(logits) - np.asarray(wanted)).max() / scale < 0.05
+    prompts = {"source_BS": tokens} if both else {"prompts_BP": tokens, "lengths_B": [6]}
+    ways = {"max_new_tokens": 4, "eos_id": -1}
+    greedy = {"sampler": Greedy(), "key": jax.random.key(0)}
+    one, cut, wide = (
+        generate(run.model, **prompts, **ways, **greedy) for run in (half, spread, full)
+    )
+    np.testing.assert_array_equal(one.tokens, cut.tokens)
+    np.testing.assert_allclose(one.logprobs, wide.logprobs, atol=0.05 * scale)
+
+
+def test_a_cache_in_half_precision_takes_half_the_bytes(workdir):
+    """Keys and values, of a source too; places of tokens stay whole numbers."""
+    kinds = {}
+    for dtype in ("float32", "bfloat16"):
+        model = load(workdir, dtype=dtype).model
+        tokens = np.array([[3, 4, 5]])
+        both = model.config.architecture == "encoder_decoder"
+        inputs = prepare(
+            model,
+            None if both else tokens,
+            None if both else np.array([3]),
+            source_BS=tokens if both else None,
+            source_segment_ids=None,
+            max_new_tokens=4,
+            bos_id=1,
+            eos_id=2,
+            rows_B=None,
+        )
+        cache = jax.eval_shape(lambda model=model, inputs=inputs: prefill(model, inputs, 8)[1])
+        arrays = jax.tree.leaves((cache.layers, cache.source_layers))
+        assert {x.dtype for x in arrays} == {np.dtype(dtype)}
+        kinds[dtype] = sum(x.size * x.dtype.itemsize for x in arrays)
+    assert kinds["bfloat16"] * 2 == kinds["float32"]
+
+
+def test_another_type_is_refused(workdir):
+    with pytest.raises(UserError, match="dtype: is 'float16', choose from float32, bfloat16"):
+        load(workdir, dtype="float16")

@@ -56,6 +56,29 @@ def read_lines(path: Path) -> Iterator[str]:
             start += len(line)
 
 
+def json_objects(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Where it stands, for errors, and the object of each line that is not empty; UserError."""
+    for number, line in enumerate(read_lines(path), 1):
+        if not line.strip():
+            continue
+        where = f"{path} line {number}"
+        try:
+            value = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise UserError(where, f"is not JSON ({error})", "give one object a line")
+        if not isinstance(value, dict):
+            raise UserError(where, "is not an object", 'give lines like {"text": "…"}')
+        yield where, value
+
+
+def string_of(where: str, value: Mapping[str, Any], field: str) -> str:
+    """The text of a field; UserError where it is absent or no text."""
+    if field not in value:
+        has = ", ".join(map(repr, list(value)[:10]))
+        raise UserError(where, f"has no field {field!r}", f"it has {has or 'none'}: add it")
+    return _text(where, value[field], field, False, False)
+
+
 @contextlib.contextmanager
 def _reading(path: Path) -> Iterator[None]:
     try:
@@ -90,16 +113,7 @@ def _lines(path: Path) -> list[str]:
 
 
 def _json_lines(path: Path, fields: Fields, _: Row) -> Iterator[Row]:
-    for number, line in enumerate(read_lines(path), 1):
-        if not line.strip():
-            continue
-        where = f"{path} line {number}"
-        try:
-            value = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise UserError(where, f"is not JSON ({error})", "give one object a line")
-        if not isinstance(value, dict):
-            raise UserError(where, "is not an object", 'give lines like {"text": "…"}')
+    for where, value in json_objects(path):
         yield _pick(where, value, fields)
 
 

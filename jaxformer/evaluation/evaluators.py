@@ -20,7 +20,7 @@ from jaxformer import losses, sharding
 from jaxformer.config import RunConfig
 from jaxformer.data.loader import evaluation_batches
 from jaxformer.data.packing import RowSource
-from jaxformer.evaluation.classification import COUNTS, Classification, macro_f1
+from jaxformer.evaluation.classification import COUNTS, Classification, class_counts, macro_f1
 from jaxformer.evaluation.protocol import Protocol as TaskProtocol
 from jaxformer.evaluation.statistics import ratio
 from jaxformer.models import forward, sums_over
@@ -122,25 +122,35 @@ def evaluate_batches(
     With `mesh` the batches are this process's rows, else all of them, to be spread over the mesh
     that the parameters lie on. Counts of classes become macro F1, a sum over classes.
     """
+    return total_sums(batch_sums(evaluators, graphdef, params, batches, mesh))
+
+
+def batch_sums(
+    evaluators: tuple[Evaluator, ...],
+    graphdef: Any,
+    params: Any,
+    batches: Iterable[Batch],
+    mesh: Mesh | None = None,
+) -> list[dict[str, Any]]:
+    """The sums of each batch, on the host; arguments as for `evaluate_batches`."""
     put = sharding.put_whole if mesh is None else sharding.put_batch
     mesh = sharding.mesh_of(params) if mesh is None else mesh
     with sharding.using(mesh):
         parts = [_sums(params, put(mesh, dict(batch)), evaluators, graphdef) for batch in batches]
-    return total_sums(jax.device_get(parts))
+    return jax.device_get(parts)
 
 
 def total_sums(parts: Iterable[Mapping[str, Any]]) -> dict[str, Total]:
     """Adds the sums of batches, arrays of the host, as Python floats."""
     totals: dict[str, Total] = {}
-    counts = np.zeros(())
+    parts = list(parts)
     for part in parts:
         for name, (total, weight) in part.items():
             if name == COUNTS:
-                counts = counts + np.float64(total)
                 continue
             before = totals.get(name, Total(0.0, 0.0))
             totals[name] = Total(before.sum + float(total), before.weight + float(weight))
-    if counts.ndim:
+    if (counts := class_counts(parts)) is not None:
         totals["macro_f1"] = Total(*macro_f1(counts))
     return totals
 

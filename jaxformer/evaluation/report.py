@@ -16,6 +16,8 @@ from typing import Any
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from jaxformer.errors import UserError
+
 Row = Mapping[str, Any]
 PALETTE = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#000000")
 MARKERS = "osD^vPX"
@@ -52,6 +54,36 @@ def write_csv(path: Path, rows: Sequence[Row]) -> Path:
 def write_json(path: Path, value: Any) -> Path:
     """Strict JSON: a value that is not finite becomes null."""
     return write_atomic(path, json.dumps(_finite(value), indent=2) + "\n")
+
+
+def write_tables(
+    out_dir: Path,
+    name: str,
+    told: Mapping[str, Any],
+    rows: Sequence[Row],
+    shown: Mapping[str, str],
+) -> list[Path]:
+    """Long rows as NAME.csv and, with all that is `told` of them, NAME.json; tables as NAME.md."""
+    document = "\n".join(f"## {title}\n\n{table}" for title, table in shown.items())
+    return [
+        write_csv(out_dir / f"{name}.csv", rows),
+        write_json(out_dir / f"{name}.json", {**told, "results": list(rows)}),
+        write_atomic(out_dir / f"{name}.md", document),
+    ]
+
+
+def make_directory(out_dir: Path) -> None:
+    """Raises UserError where nothing can be written."""
+    try:
+        out_dir.mkdir(parents=True, exist_ok=True)
+        write_atomic(out_dir / ".writable", "").unlink()
+    except OSError as error:
+        what = f"cannot be written ({error.strerror})"
+        raise UserError(str(out_dir), what, "give another --out") from error
+
+
+def percent(share: float) -> str:
+    return f"{100 * share:.1f}"
 
 
 def markdown(rows: Sequence[Row]) -> str:

@@ -12,10 +12,10 @@ from jaxformer.data import Data
 from jaxformer.data.loader import evaluation_batches
 from jaxformer.data.tokenizers import Tokenizer
 from jaxformer.distributed import together
-from jaxformer.errors import UserError
 from jaxformer.evaluation import report, tables
+from jaxformer.evaluation.classification import class_counts, class_records, class_table
 from jaxformer.evaluation.coverage import describe
-from jaxformer.evaluation.evaluators import Total, evaluate_batches
+from jaxformer.evaluation.evaluators import Total, batch_sums, total_sums
 from jaxformer.evaluation.inputs import length_evaluators, named_evaluators, read_inputs
 from jaxformer.evaluation.lengths import (
     Examples,
@@ -65,6 +65,7 @@ class Found(NamedTuple):
     overall: dict[str, Total]
     by_length: dict[int, Mapping[str, Total]]
     translations: Translations | None
+    classes: list[dict[str, Any]]
 
 
 def evaluate(
@@ -89,7 +90,7 @@ def evaluate(
     variants = [make_variant(scheme, run.model, run.config) for scheme in schemes]
     asked, drawn, prompts, pairs = read_inputs(run.config, data, suite, lengths)
     with together():
-        _make_directory(out_dir)
+        report.make_directory(out_dir)
     known = {} if by_length is None else {TRAINED.name: by_length}
     found = {
         v.name: _measure(v, run, data, suite, drawn, pairs, known.get(v.name)) for v in variants
@@ -102,8 +103,10 @@ def evaluate(
     texts = sample(variants[0].model, run.config, run.tokenizer, suite, prompts)
     paths = _write(run, out_dir, results, shown := _show(run, found, results, asked), texts)
     for name, one in found.items():
+        of = f"_{name.replace(':', '-')}" if len(found) > 1 else ""
+        if one.classes:
+            paths.append(report.write_csv(out_dir / f"classes{of}.csv", one.classes))
         if one.translations is not None:
-            of = f"_{name.replace(':', '-')}" if len(found) > 1 else ""
             paths.append(one.translations.write(out_dir / f"translations{of}.txt"))
     paths += _plot(run, out_dir, {name: one.by_length for name, one in found.items()})
     if metrics_path is not None and metrics_path.exists():
@@ -125,7 +128,9 @@ def _measure(
     params, cfg = nnx.to_pure_dict(state), variant.config
     on_rows = tuple(e for e in named_evaluators(suite) if not e.needs_task)
     batches = evaluation_batches(data.validation, cfg.eval.batch_size, cfg.eval.max_rows)
-    overall = evaluate_batches(on_rows, graphdef, params, batches) if on_rows else {}
+    parts = batch_sums(on_rows, graphdef, params, batches) if on_rows else []
+    counts = class_counts(parts)
+    classes = [] if counts is None else class_records(counts, data.classes)
     if by_length is None:
         evaluators = length_evaluators(run.config, data, suite)
         by_length = evaluate_lengths(evaluators, graphdef, params, drawn, cfg)
@@ -134,7 +139,7 @@ def _measure(
         translations = evaluate_translations(
             variant.model, run.tokenizer, pairs, suite.translation, cfg
         )
-    return Found(overall, dict(by_length), translations)
+    return Found(total_sums(parts), dict(by_length), translations, classes)
 
 
 def _records(found: Found, data: Data, cfg: RunConfig) -> list[dict[str, Any]]:
@@ -185,19 +190,13 @@ def _show(
             for metric, table in tables.by_scheme(by_scheme, name, trained).items():
                 shown[f"By number of {name}: {metric}"] = report.markdown(table) + note
     for scheme, one in found.items():
+        under = f", positions {scheme}" if scheme != TRAINED.name else ""
+        if one.classes:
+            table = class_table(one.classes)
+            shown[f"Classes, step {run.step}{under}"] = report.markdown(table)
         if one.translations is not None:
-            under = f", positions {scheme}" if scheme != TRAINED.name else ""
             shown[f"Translation, step {run.step}{under}"] = one.translations.table()
     return shown
-
-
-def _make_directory(out_dir: Path) -> None:
-    try:
-        out_dir.mkdir(parents=True, exist_ok=True)
-        report.write_atomic(out_dir / ".writable", "").unlink()
-    except OSError as error:
-        what = f"cannot be written ({error.strerror})"
-        raise UserError(str(out_dir), what, "give another --out") from error
 
 
 def _write(
@@ -208,9 +207,10 @@ def _write(
     texts: list[str],
 ) -> list[Path]:
     document = "\n".join(f"## {title}\n\n{table}" for title, table in shown.items())
+    told = {"step": run.step, "compute_dtype": run.config.compute_dtype, "results": results}
     paths = [
         report.write_csv(out_dir / "results.csv", results),
-        report.write_json(out_dir / "results.json", {"step": run.step, "results": results}),
+        report.write_json(out_dir / "results.json", told),
         report.write_atomic(out_dir / "table.md", document),
     ]
     if texts:

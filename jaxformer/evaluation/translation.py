@@ -1,8 +1,9 @@
-"""BLEU of a sequence-to-sequence run: greedy and by beam search, with sacreBLEU's signature."""
+"""BLEU and chrF of a sequence-to-sequence run, greedy and by beam search, with their signatures."""
 
 import dataclasses
 import os
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -16,7 +17,8 @@ from jaxformer.errors import UserError
 from jaxformer.evaluation import report
 from jaxformer.generation import LengthPenalty, translate
 
-BLEU = "bleu"  # its name among a suite's evaluators
+BLEU, CHRF = "bleu", "chrf"  # a suite's evaluator bleu stands for both
+TITLES = {BLEU: "BLEU", CHRF: "chrF"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,9 +65,9 @@ class Translations:
 
     pairs: Pairs
     texts: dict[str, list[str]]  # 'greedy', 'beam 4' -> a translation of each source
-    scores: dict[str, float]
+    scores: dict[str, dict[str, float]]  # the same -> metric -> 0 to 100
     seconds: dict[str, float]
-    signature: str
+    signatures: dict[str, str]  # by metric
 
     def records(self) -> list[dict[str, Any]]:
         """Rows of results.csv."""
@@ -73,26 +75,27 @@ class Translations:
             {
                 "split": "translation",
                 "length": "",
-                "metric": f"{BLEU} {name}",
+                "metric": f"{metric} {name}",
                 "value": score,
                 "low": "",
                 "high": "",
                 "weight": float(len(self.pairs.sources)),
             }
-            for name, score in self.scores.items()
+            for name, scores in self.scores.items()
+            for metric, score in scores.items()
         ]
 
     def table(self) -> str:
         rows = [
             {
                 "decoding": name,
-                "BLEU": f"{score:.2f}",
+                **{TITLES[metric]: f"{score:.2f}" for metric, score in scores.items()},
                 "sentences": f"{len(self.pairs.sources):,}",
                 "seconds": f"{self.seconds[name]:.1f}",
             }
-            for name, score in self.scores.items()
+            for name, scores in self.scores.items()
         ]
-        return report.markdown(rows) + f"\nsacreBLEU {self.signature}\n"
+        return report.markdown(rows) + describe_signatures(self.signatures)
 
     def write(self, path: Path) -> Path:
         """A block for each sentence: source, reference, what each way of decoding gave."""
@@ -138,7 +141,7 @@ def evaluate_translations(
     model: nnx.Module, tokenizer: Tokenizer, pairs: Pairs, suite: TranslationConfig, cfg: RunConfig
 ) -> Translations:
     """Translates greedily and, for a beam wider than 1, by beam search."""
-    texts, seconds, scores, signature = {}, {}, {}, ""
+    texts, seconds, scores, signatures = {}, {}, {}, {}
     for beam_size in sorted({1, suite.beam_size}):
         name = "greedy" if beam_size == 1 else f"beam {beam_size}"
         start = time.perf_counter()
@@ -154,14 +157,27 @@ def evaluate_translations(
             add_eos=cfg.data.add_eos,
         )
         seconds[name] = time.perf_counter() - start
-        scores[name], signature = bleu(texts[name], pairs.references)
-    return Translations(pairs, texts, scores, seconds, signature)
+        found = text_metrics(texts[name], pairs.references)
+        scores[name] = {metric: score for metric, (score, _) in found.items()}
+        signatures = {metric: signature for metric, (_, signature) in found.items()}
+    return Translations(pairs, texts, scores, seconds, signatures)
 
 
-def bleu(translations: list[str], references: list[str]) -> tuple[float, str]:
-    """sacreBLEU's corpus score, 0 to 100, with its signature (Post 2018), one reference each."""
-    from sacrebleu.metrics.bleu import BLEU as Metric  # here: only translation needs it
+def text_metrics(texts: list[str], references: list[str]) -> dict[str, tuple[float, str]]:
+    """sacreBLEU's corpus BLEU and chrF (Popović 2015) with their signatures (Post 2018).
 
-    metric = Metric()
-    score = metric.corpus_score(translations, [references]).score
-    return score, metric.get_signature().format()
+    Scores are 0 to 100, of one reference for each text.
+    """
+    from sacrebleu.metrics.bleu import BLEU as Bleu  # here: only texts with references need it
+    from sacrebleu.metrics.chrf import CHRF as ChrF
+
+    return {
+        name: (metric.corpus_score(texts, [references]).score, metric.get_signature().format())
+        for name, metric in ((BLEU, Bleu()), (CHRF, ChrF()))
+    }
+
+
+def describe_signatures(signatures: Mapping[str, str]) -> str:
+    """Lines below a table."""
+    lines = (f"sacreBLEU {TITLES[name]}: {text}\n" for name, text in signatures.items())
+    return "\n" + "".join(lines)

@@ -1,7 +1,7 @@
 """Sampling, generation and beam search."""
 
 from jaxformer.generation.beam import Beams, LengthPenalty, beam_search
-from jaxformer.generation.generate import Generated, generate
+from jaxformer.generation.generate import Generated, generate, stream
 from jaxformer.generation.sampling import (
     Greedy,
     MinP,
@@ -11,6 +11,8 @@ from jaxformer.generation.sampling import (
     TopP,
     parse_sampler,
 )
+from jaxformer.generation.scoring import Scores, score, score_texts
+from jaxformer.generation.streaming import stream_answer, stream_text
 from jaxformer.generation.text import answer, continue_text, translate
 
 __all__ = [
@@ -20,6 +22,7 @@ __all__ = [
     "LengthPenalty",
     "MinP",
     "Sampler",
+    "Scores",
     "Temperature",
     "TopK",
     "TopP",
@@ -28,5 +31,10 @@ __all__ = [
     "continue_text",
     "generate",
     "parse_sampler",
+    "score",
+    "score_texts",
+    "stream",
+    "stream_answer",
+    "stream_text",
     "translate",
 ]

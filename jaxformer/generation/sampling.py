@@ -1,10 +1,11 @@
 """Samplers: frozen objects that choose the next token from logits and one key per row.
 
-`sampler(logits_BV, keys_B) -> tokens_B`. The steps come in one documented order: temperature, then
-top-k, then top-p or min-p; each later step sees the renormalised distribution that the earlier ones
-left. `filtered` shows what is left: kept tokens keep their logit over the temperature, dropped ones
-are -inf. A token's noise depends on the key and its id alone, so that filters which drop nothing
-(`TopK(V)`, `TopP(1)`, `MinP` close to 0) draw what `Temperature` draws.
+`sampler(logits_BV, keys_B) -> tokens_B`. The steps come in one documented order: the repetition
+penalty, which `generate` applies (`penalise`), then temperature, then top-k, then top-p or min-p;
+each later step sees the renormalised distribution that the earlier ones left, and greedy choice too
+goes by the penalised logits. `filtered` shows what is left: kept tokens keep their logit over the
+temperature, dropped ones are -inf. A token's noise depends on the key and its id alone, so that
+filters which drop nothing (`TopK(V)`, `TopP(1)`, `MinP` close to 0) draw what `Temperature` draws.
 """
 
 import dataclasses
@@ -118,6 +119,16 @@ class MinP:
 
     def __call__(self, logits_BV: jax.Array, keys_B: jax.Array) -> jax.Array:
         return _draw(self.filtered(logits_BV), keys_B)
+
+
+def penalise(logits_BV: jax.Array, seen_BV: jax.Array, penalty: jax.Array | float) -> jax.Array:
+    """Logits of seen tokens over the penalty, negative ones times it; Keskar et al. 2019 §4.1.
+
+    (Their formula divides all; dividing a negative logit would make its token likelier.) 1 changes
+    nothing, more makes repetitions rarer, however often a token was seen.
+    """
+    penalised_BV = jnp.where(logits_BV < 0, logits_BV * penalty, logits_BV / penalty)
+    return jnp.where(seen_BV, penalised_BV, logits_BV)
 
 
 def parse_sampler(text: str) -> Sampler:

@@ -45,7 +45,7 @@ def encode_prompts(
     rows = [tokenizer.encode(prompt) for prompt in prompts]
     if add_bos:
         rows = [np.concatenate([[tokenizer.bos_id], row]) for row in rows]
-    return _pad(rows)
+    return pad(rows)
 
 
 def continue_text(
@@ -58,8 +58,9 @@ def continue_text(
     key: jax.Array,
     add_bos: bool,
     prefix: bool = False,
+    repetition_penalty: float = 1.0,
 ) -> list[str]:
-    """Each prompt with its continuation, special tokens dropped; `prefix` as for `generate`.
+    """Each prompt with its continuation, special tokens dropped; as for `generate` otherwise.
 
     Continues to the end token, or for `max_new_tokens`, or to the end of a learned position table.
     Raises UserError where such a table has no room after the longest prompt.
@@ -76,6 +77,7 @@ def continue_text(
         eos_id=tokenizer.eos_id,
         pad_id=tokenizer.pad_id,
         prefix=prefix,
+        repetition_penalty=repetition_penalty,
     )
     return [
         tokenizer.decode(np.concatenate([tokens_BP[row, :p], out.tokens[row, :n]]))
@@ -93,24 +95,26 @@ def answer(
     key: jax.Array,
     add_bos: bool,
     add_eos: bool,
+    repetition_penalty: float = 1.0,
 ) -> list[str]:
     """The target that an encoder-decoder gives to each source, special tokens dropped.
 
     It ends with the end token, after `max_new_tokens`, or where a learned position table does.
     Raises UserError for what the tokenizer does not know and for a source longer than such a table.
     """
-    source_BS, lengths_B = _pad(_encode_sources(tokenizer, sources, add_bos, add_eos))
+    source_BS, segment_ids_BS = encode_sources(tokenizer, sources, add_bos=add_bos, add_eos=add_eos)
     config = model.config  # pyright: ignore[reportAttributeAccessIssue]
     out = generate(
         model,
         source_BS=source_BS,
-        source_segment_ids=(np.arange(source_BS.shape[1]) < lengths_B[:, None]).astype(np.int32),
+        source_segment_ids=segment_ids_BS,
         max_new_tokens=max(1, room(config, 1, max_new_tokens)),
         sampler=sampler,
         key=key,
         eos_id=tokenizer.eos_id,
         bos_id=tokenizer.start_id,
         pad_id=tokenizer.pad_id,
+        repetition_penalty=repetition_penalty,
     )
     return [tokenizer.decode(ids[:n]) for ids, n in zip(out.tokens, out.lengths, strict=True)]
 
@@ -134,7 +138,7 @@ def translate(
     Batches hold sources of like length; neither they nor their size change a translation. Raises
     UserError for what the tokenizer does not know and for a source longer than such a table.
     """
-    encoded = _encode_sources(tokenizer, sources, add_bos, add_eos)
+    encoded = frame_sources(tokenizer, sources, add_bos, add_eos)
     config = model.config  # pyright: ignore[reportAttributeAccessIssue]
     most, field = document_limit(config)
     for row, ids in enumerate(encoded):
@@ -145,7 +149,7 @@ def translate(
     texts = [""] * len(encoded)
     for start in range(0, len(encoded), batch_size):
         rows = shortest_first[start : start + batch_size]
-        source_BS, lengths_B = _pad([encoded[row] for row in rows])
+        source_BS, lengths_B = pad([encoded[row] for row in rows])
         real_BS = np.arange(source_BS.shape[1]) < lengths_B[:, None]
         limits_B = [max(1, room(config, 1, length + extra_tokens)) for length in lengths_B]
         # A last batch is filled up, so that all have one shape, with rows that end at once.
@@ -165,7 +169,15 @@ def translate(
     return texts
 
 
-def _encode_sources(
+def encode_sources(
+    tokenizer: Tokenizer, sources: Sequence[str], *, add_bos: bool, add_eos: bool
+) -> tuple[np.ndarray, np.ndarray]:
+    """Right-padded source_BS, framed as in training, and its segment ids; UserError as above."""
+    source_BS, lengths_B = pad(frame_sources(tokenizer, sources, add_bos, add_eos))
+    return source_BS, (np.arange(source_BS.shape[1]) < lengths_B[:, None]).astype(np.int32)
+
+
+def frame_sources(
     tokenizer: Tokenizer, sources: Sequence[str], add_bos: bool, add_eos: bool
 ) -> list[np.ndarray]:
     """Ids of each source, framed as in training."""
@@ -174,7 +186,7 @@ def _encode_sources(
     return [np.concatenate([before, tokenizer.encode(text), after]) for text in sources]
 
 
-def _pad(rows: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+def pad(rows: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     """Right-padded int32[B, L], L at least 1, and the length of each row."""
     lengths_B = np.array([len(row) for row in rows], np.int32)
     tokens_BL = np.zeros((len(rows), max(1, lengths_B.max())), np.int32)

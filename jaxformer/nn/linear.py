@@ -46,7 +46,7 @@ class Embedding(nnx.Module):
 
 
 def lookup(table_VD: jax.Array, ids_BL: jax.Array, rows: str | None = None) -> jax.Array:
-    """Rows [B, L, D] of a table; an id outside of it gives NaN, never a clamped row.
+    """Rows float32[B, L, D] of a table; an id outside of it gives NaN, never a clamped row.
 
     `rows` is the logical axis that they are cut along, if they are.
     """
@@ -54,7 +54,7 @@ def lookup(table_VD: jax.Array, ids_BL: jax.Array, rows: str | None = None) -> j
     # be shared out, of which each device then has some.
     table_VD = sharding.constrain(table_VD, rows, None)
     x_BLD = table_VD.at[ids_BL].get(mode="fill", fill_value=jnp.nan, wrap_negative_indices=False)
-    return sharding.constrain(x_BLD, "batch", "length", None)
+    return sharding.constrain(x_BLD.astype(jnp.float32), "batch", "length", None)
 
 
 def affine(

@@ -17,7 +17,7 @@ from jaxformer.data.vocabulary import make_tokenizer
 from jaxformer.errors import UserError
 from jaxformer.evaluation.run import evaluate
 from jaxformer.evaluation.suite import SuiteConfig, load_suite
-from jaxformer.evaluation.translation import bleu, find_pairs
+from jaxformer.evaluation.translation import find_pairs, text_metrics
 from tests import builders
 
 SOURCES = ["a dog runs", "two dogs", "a man sees a dog", "a man", "dogs"]
@@ -92,6 +92,7 @@ def test_a_suite_translates_greedily_and_by_beam_search(tmp_path):
     assert values["loss"]["weight"] == 18
     assert values["bleu greedy"]["weight"] == values["bleu beam 2"]["weight"] == 5
     assert 0 <= values["bleu beam 2"]["value"] <= 100
+    assert {name for name in values if "chrf" in name} == {"chrf greedy", "chrf beam 2"}
     table = found.tables["Translation, step 7"]
     assert "| greedy " in table
     assert "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:" in table
@@ -125,14 +126,20 @@ def test_pairs_come_from_files_or_rows(tmp_path):
         find_pairs(suite.translation, run.tokenizer, data.validation, 0)
 
 
-def test_bleu_is_sacrebleus():
+def test_bleu_and_chrf_are_sacrebleus():
     reference = "The quick brown fox jumps over the lazy dog ."
-    score, signature = bleu([reference], [reference])
-    assert score == pytest.approx(100)
-    assert signature.startswith("nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.")
+    found = text_metrics([reference], [reference])
+    assert [score for score, _ in found.values()] == pytest.approx([100, 100])
+    signature = "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2."
+    assert found["bleu"][1].startswith(signature)
+    assert found["chrf"][1].startswith("nrefs:1|case:mixed|eff:yes|nc:6|nw:0|space:no|version:2.")
     # Precisions 9/9, 8/8, 7/7, 6/6; the brevity penalty is exp(1 - 10/9).
-    short, _ = bleu([reference[:-2]], [reference])
+    short, _ = text_metrics([reference[:-2]], [reference])["bleu"]
     assert short == pytest.approx(100 * np.exp(1 - 10 / 9), abs=0.01)
+    # chrF of "abc" for "abcd": orders 1, 2, 3 of both; precision 1, recalls 3/4, 2/3, 1/2.
+    precision, recall = 1, np.mean([3 / 4, 2 / 3, 1 / 2])
+    wanted = 100 * 5 * precision * recall / (4 * precision + recall)
+    assert text_metrics(["abc"], ["abcd"])["chrf"][0] == pytest.approx(wanted, abs=0.01)
 
 
 def test_sacrebleu_is_imported_where_it_is_used_only():

@@ -8,9 +8,10 @@ import pytest
 from flax import nnx
 
 from jaxformer.errors import UserError
-from jaxformer.generation import Greedy, Temperature, TopP, generate
-from jaxformer.generation.generate import _generate
+from jaxformer.generation import Greedy, Temperature, TopP, generate, stream
+from jaxformer.generation.generate import _advance, _start
 from jaxformer.generation.inputs import bucket, room
+from jaxformer.generation.sampling import penalise
 from jaxformer.nn.positions import ENCODINGS
 from tests import builders
 
@@ -249,12 +250,12 @@ def test_work_is_one_prefill_and_one_step_a_token_and_stops_early():
 def test_calls_of_one_bucket_compile_once():
     wide = np.tile(PROMPTS, 2)  # a bucket that no other test uses
     run(prompts=wide, lengths=np.array([12, 3, 9]), count=5)
-    before = _generate._cache_size()
+    before = _start._cache_size(), _advance._cache_size()
     run(prompts=wide, lengths=np.array([10, 11, 1]), count=8, eos=4)
     run(prompts=wide[:, :9], lengths=np.array([9, 2, 1]), count=7, pad_id=3)
-    assert _generate._cache_size() == before
+    assert (_start._cache_size(), _advance._cache_size()) == before
     run(prompts=wide, lengths=np.array([12, 3, 9]), count=9)
-    assert _generate._cache_size() == before + 1
+    assert (_start._cache_size(), _advance._cache_size()) == (before[0] + 1, before[1] + 1)
 
 
 def test_buckets():
@@ -272,6 +273,108 @@ def test_learned_positions_are_used_up_to_the_last_and_no_further():
     config = make_model("learned").config
     assert room(config, 33, 20) == 7
     assert room(make_model("rope").config, 33, 20) == 20
+
+
+def penalised(logits_V, ids, penalty):
+    """Keskar et al. 2019 as `transformers` has it: an id counts once, however often it came."""
+    seen = np.isin(np.arange(VOCAB), ids)
+    factor = np.where(logits_V < 0, penalty, 1 / penalty)
+    return np.where(seen, logits_V * factor, logits_V).astype(np.float32)
+
+
+def penalised_oracle(model, row, prompt, sampler, penalty, count=8, source=None):
+    """(tokens, log-probabilities) each by a full forward; a source is not penalised."""
+    graphdef, state = nnx.split(model)
+    run = jax.jit(lambda *tokens: nnx.merge(graphdef, state)(*tokens).logits[0])
+    ids, logprobs = list(prompt), []
+    before = () if source is None else (source[None],)
+    for index in range(count):
+        tokens_1L = np.zeros((1, 16), np.int32)
+        tokens_1L[0, : len(ids)] = ids
+        logits_V = np.asarray(run(*before, tokens_1L))[len(ids) - 1]
+        key = jax.random.fold_in(jax.random.fold_in(KEY, row), index)
+        token = int(sampler(penalised(logits_V, ids, penalty)[None], key[None])[0])
+        logprobs.append(float(jax.nn.log_softmax(logits_V)[token]))
+        ids.append(token)
+    return ids[len(prompt) :], logprobs
+
+
+@pytest.mark.parametrize("sampler", [Greedy(), TopP(0.9, temperature=1.3)])
+def test_a_repetition_penalty_is_for_prompt_and_continuation(sampler):
+    """Before the sampler's own steps; log-probabilities are of the model's own distribution."""
+    out = run(sampler=sampler, count=8, repetition_penalty=1.7)
+    for row, length in enumerate(LENGTHS):
+        prompt = PROMPTS[row, :length].tolist()
+        tokens, logprobs = penalised_oracle(make_model(), row, prompt, sampler, 1.7)
+        assert out.tokens[row].tolist() == tokens
+        np.testing.assert_allclose(out.logprobs[row], logprobs, rtol=1e-4, atol=1e-5)
+    free = run(sampler=sampler, count=8)
+    assert (out.tokens != free.tokens).any()
+    one = run(sampler=sampler, count=8, repetition_penalty=1.0)
+    np.testing.assert_array_equal(one.tokens, free.tokens)
+
+
+def test_the_penalty_of_a_target_leaves_its_source_alone():
+    out = translate(repetition_penalty=3.0)
+    row = SOURCES[:1]
+    alone = translate(sources=row, segments=np.ones_like(row), repetition_penalty=3.0)
+    np.testing.assert_array_equal(alone.tokens[0], out.tokens[0])
+    tokens, _ = penalised_oracle(
+        make_translator(), 0, [START], Greedy(), 3.0, count=6, source=SOURCES[0]
+    )
+    assert out.tokens[0].tolist() == tokens
+    assert (out.tokens != translate().tokens).any()
+
+
+def test_the_penalty_is_that_of_transformers():
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    rng = np.random.default_rng(0)
+    logits_BV = rng.normal(size=(4, VOCAB)).astype(np.float32)
+    ids_BL = rng.integers(0, VOCAB, (4, 6))
+    seen_BV = np.stack([np.isin(np.arange(VOCAB), ids) for ids in ids_BL])
+    for penalty in (0.8, 1.0, 1.3, 5.0):
+        process = transformers.RepetitionPenaltyLogitsProcessor(penalty)
+        wanted = process(torch.tensor(ids_BL), torch.tensor(logits_BV)).numpy()
+        np.testing.assert_array_equal(penalise(logits_BV, seen_BV, penalty), wanted)
+
+
+@pytest.mark.parametrize("every", [1, 3, 4, 50])
+def test_a_stream_ends_with_what_generate_gives_bit_for_bit(every):
+    sampler = Temperature(1.5)
+    whole = run(sampler=sampler)
+    parts = list(run_stream(every, sampler=sampler))
+    assert len(parts) == -(-10 // every)
+    for number, part in enumerate(parts, 1):
+        length = min(10, number * every)
+        assert part.lengths.tolist() == [length] * 3
+        np.testing.assert_array_equal(part.tokens[:, :length], whole.tokens[:, :length])
+    np.testing.assert_array_equal(parts[-1].tokens, whole.tokens)
+    np.testing.assert_array_equal(parts[-1].logprobs, whole.logprobs)
+
+
+def test_a_stream_ends_early():
+    sampler, same = Temperature(1.5), (np.repeat(PROMPTS[:1], 2, 0), np.full(2, 6))
+    eos = run(None, *same, sampler=sampler).tokens[0].tolist()[3]
+    whole = run(None, *same, sampler=sampler, eos=eos)
+    parts = list(run_stream(2, *same, sampler=sampler, eos=eos))
+    np.testing.assert_array_equal(parts[-1].tokens, whole.tokens)
+    np.testing.assert_array_equal(parts[0].lengths, np.minimum(whole.lengths, 2))
+    assert len(parts) == -(-whole.lengths.max() // 2)
+    assert whole.lengths.min() < 10
+
+
+def run_stream(every, prompts=PROMPTS, lengths=LENGTHS, sampler=None, eos=NEVER):
+    return stream(
+        make_model(),
+        prompts,
+        lengths,
+        max_new_tokens=10,
+        sampler=sampler,
+        key=KEY,
+        eos_id=eos,
+        every=every,
+    )
 
 
 SOURCES = np.array([[7, 3, 2, 9, 4], [6, 1, 8, 0, 0], [5, 0, 0, 0, 0]], np.int32)
@@ -380,6 +483,8 @@ def test_half_precision_runs():
         ({"prompts": np.full((3, 6), -1)}, "prompt: number 0 has token -1"),
         ({"eos": VOCAB}, "eos_id: is 11"),
         ({"count": 0}, "max_new_tokens: is 0"),
+        ({"repetition_penalty": 0.0}, "repetition_penalty: is 0.0"),
+        ({"repetition_penalty": float("inf")}, "repetition_penalty: is inf"),
     ],
 )
 def test_bad_input_is_refused(changes, message):

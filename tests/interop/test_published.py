@@ -21,6 +21,7 @@ from jaxformer.models import init
 from jaxformer.run import Run
 from jaxformer.training.loop import train
 from tests.builders import graphdef, leaves
+from tests.test_cli import commands
 from tests.training import tiny
 
 pytest.importorskip("safetensors", reason="the extra `hf` has safetensors")
@@ -211,21 +212,30 @@ def test_half_precision_is_kept(folder, tmp_path):
         np.testing.assert_array_equal(wide[path], kept[path].astype(np.float32))
 
 
-def test_eval_continues_a_prompt(folder, tmp_path):
-    """The command line: text on stdout, and data asked for where there is no prompt."""
-    import subprocess
-    import sys
-    from pathlib import Path
-
-    root = Path(__file__).parents[2]
+def test_eval_of_a_folder(folder, tmp_path):
+    """The command line: text on stdout, own files scored, nothing written to the folder."""
     copy = shutil.copytree(folder, tmp_path / "copy")
-    word = load(f"hf:{copy}").tokenizer.token(5)
-    command = [sys.executable, "eval.py", f"--workdir=hf:{copy}"]
-    how = {"cwd": root, "capture_output": True, "text": True}
-    done = subprocess.run([*command, f"--prompt={word}", "--max_new_tokens=3"], **how)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith(word)
-    done = subprocess.run(command, **how)
-    assert done.returncode == 2
-    assert done.stderr.startswith(f"error: --workdir: is hf:{copy}, which has no data")
+    words = load(f"hf:{copy}").tokenizer
+    one, two = words.token(5), words.token(6)
+    (tmp_path / "text.txt").write_text(f"{one} {two} " * 6)
+    pairs = {"sentence_good": f"{one} {two}", "sentence_bad": f"{two} {two} {one}"}
+    (tmp_path / "pairs.jsonl").write_text(json.dumps(pairs))
+    command, out = ["eval.py", f"--workdir=hf:{copy}"], [f"--out={tmp_path / 'out'}"]
+    perplexity = [*command, f"--perplexity={tmp_path / 'text.txt'}"]
+    cases = [
+        [*command, f"--prompt={one}", "--max_new_tokens=3", "--stream"],
+        command,
+        perplexity,
+        [*perplexity, *out],
+        [*command, f"--pairs={tmp_path / 'pairs.jsonl'}", *out],
+    ]
+    results = commands(cases)
+    assert [status for status, _, _ in results] == [0, 2, 2, 0, 0], results
+    assert results[0][1].startswith(one)
+    assert results[1][2].startswith(f"error: --workdir: is hf:{copy}, which has no data")
+    assert results[2][2].startswith(f"error: --out: is missing: hf:{copy} is read only")
+    told = json.loads((tmp_path / "out" / "perplexity.json").read_text())
+    assert (told["window"], told["start"]) == (tiny.LENGTH, "<s>")
+    assert told["results"][0]["weight"] == 12
+    assert json.loads((tmp_path / "out" / "pairs.json").read_text())["results"][0]["weight"] == 1
     assert sorted(p.name for p in copy.iterdir()) == sorted(p.name for p in folder.iterdir())

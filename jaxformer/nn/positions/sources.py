@@ -202,6 +202,14 @@ def give_ids(
     return placed
 
 
+def check_any_text(cfg: ModelConfig) -> None:
+    """Raises UserError where only rows of the data have ids."""
+    if cfg.position.source.kind == "coupled":
+        what = "is coupled: the ids are in the rows of the task"
+        mend = "evaluate by length, without samples (suite lengths)"
+        raise UserError("model.position.source.kind", what, mend)
+
+
 def evaluation_ids(
     cfg: ModelConfig,
     tokens_BL: jax.Array,
@@ -213,10 +221,7 @@ def evaluation_ids(
 
     Raises UserError where only rows of the data have them.
     """
-    if cfg.position.source.kind == "coupled":
-        what = "is coupled: the ids are in the rows of the task"
-        mend = "evaluate by length, without samples (suite lengths)"
-        raise UserError("model.position.source.kind", what, mend)
+    check_any_text(cfg)
     positions_BL = masks.contiguous_positions(segment_ids_BL)
     key = evaluation_key(rows_B).fold(name)
     return make_source(cfg).test(tokens_BL, segment_ids_BL, positions_BL, key)
