@@ -27,13 +27,16 @@ __all__ = ["AXES", "make_mesh", "place"]
 
 MESH_AXES: dict[str, tuple[str, ...]] = {
     # of activations: rows, tokens of a sequence (of a cache: slots)
-    "batch": ("data", "fsdp"),
+    "batch": ("data", "fsdp", "expert"),
     "length": ("context",),
+    # … of rows that lie with their experts
+    "expert_rows": ("data", "fsdp"),
     # of parameters and of what they give
     "embed": ("fsdp",),
     "heads": ("tensor",),
     "kv_heads": ("tensor",),
     "ff": ("tensor",),
+    "experts": ("expert",),
     "vocab": ("tensor",),
     "positions": (),
     "layers": (),
@@ -50,8 +53,12 @@ PARAMETERS: tuple[tuple[str, tuple[str, ...] | None], ...] = (
     (r"(.*/)?(cross_)?attention/query/kernel", ("embed", "heads")),
     (r"(.*/)?(cross_)?attention/(key|value)/kernel", ("embed", "kv_heads")),
     (r"(.*/)?(cross_)?attention/output/kernel", ("heads", "embed")),
-    (r"(.*/)?feed_forward/(up|gate)/kernel", ("embed", "ff")),
-    (r"(.*/)?feed_forward/down/kernel", ("ff", "embed")),
+    (r"(.*/)?feed_forward/(shared/)?(up|gate)/kernel", ("embed", "ff")),
+    (r"(.*/)?feed_forward/(shared/)?down/kernel", ("ff", "embed")),
+    (r"(.*/)?feed_forward/router/kernel", ("embed", "vector")),
+    (r"(.*/)?experts/(up|gate)/kernel", ("experts", "embed", "ff")),
+    (r"(.*/)?experts/down/kernel", ("experts", "ff", "embed")),
+    (r"(.*/)?experts/\w+/bias", ("experts", "vector")),
     (r"layers/\d+/(input|recurrent)/kernel", ("embed", "ff")),
     (r"head/kernel", ("embed", "vocab")),
     (r"head/(transform|pooler)/kernel", ("embed", "ff")),
@@ -69,7 +76,8 @@ def check_batch(mesh: Mesh | None, where: str, rows: int, parts: int = 1) -> Non
     """Raises UserError unless each of the `parts` microbatches spreads evenly over the mesh."""
     shards = num_shards(mesh)
     if rows % (shards * parts):
-        pieces = f"{shards} devices (data × fsdp)" + (f" × {parts} microbatches" * (parts > 1))
+        axes = [axis for axis in MESH_AXES["batch"] if axis != "expert" or mesh.shape[axis] > 1]
+        pieces = f"{shards} devices ({' × '.join(axes)})" + f" × {parts} microbatches" * (parts > 1)
         raise UserError(
             where,
             f"{rows} rows do not divide evenly over {pieces}",
@@ -118,7 +126,7 @@ def replicated(mesh: Mesh | None) -> Sharding:
 
 
 def batch_sharding(mesh: Mesh | None) -> Sharding:
-    """Rows spread over ('data', 'fsdp').
+    """Rows spread over ('data', 'fsdp', 'expert').
 
     Whole along length, also with a context axis: every device needs the segment ids of all keys.
     """
@@ -274,9 +282,13 @@ def constrain(x: jax.Array, *logical: str | None) -> jax.Array:
     mesh = jax.sharding.get_abstract_mesh()
     if AXES[0] not in mesh.axis_names:
         return x  # no mesh, or one over the seeds of a sweep
-    named = zip(logical, x.shape, strict=False)
-    fitting = [n if n and size % axis_size(mesh, n) == 0 else None for n, size in named]
-    return jax.lax.with_sharding_constraint(x, partition(*fitting))
+    return jax.lax.with_sharding_constraint(x, fitting(mesh, x.shape, *logical))
+
+
+def fitting(mesh: Any, shape: tuple[int, ...], *logical: str | None) -> PartitionSpec:
+    """`partition` of the dimensions of an array that divide; the others stay whole."""
+    named = zip(logical, shape, strict=False)
+    return partition(*(n if n and size % axis_size(mesh, n) == 0 else None for n, size in named))
 
 
 def replicate(x: jax.Array) -> jax.Array:
