@@ -95,7 +95,7 @@ class Experts(nnx.Module):
         experts_BLK: jax.Array,
         weights_BLK: jax.Array,
     ) -> jax.Array:
-        """float32[B, L, D]: weighted sums over each token's experts, however many they are given."""
+        """float32[B, L, D]: weighted sums over each token's experts, whatever their load."""
         run = self.all_products if platform() == "cpu" else self.grouped_products
         tokens = [x_BLD.astype(self.dtype), experts_BLK, weights_BLK]
         tokens += [] if mask_BLF is None else [mask_BLF]

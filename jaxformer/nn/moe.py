@@ -54,7 +54,7 @@ class MixtureOfExperts(nnx.Module):
         logits_BLE = self.router(seen_BLD)
         probs_BLE = jax.nn.softmax(logits_BLE)
         chosen = routing.choose(probs_BLE, real_BL, moe.top_k, moe.normalize_top_k)
-        experts_BLK, weights_BLK = chosen
+        experts_BLK = chosen[0]
         mask_BLF, dropped = None, jnp.float32(0)
         if self.dropout_rate and key is not None:
             ones_BLF = jnp.ones((*x_BLD.shape[:2], self.experts.width), self.dtype)

@@ -3,8 +3,8 @@
 Losses, gradients and token counts are summed over the microbatches and divided once, so that a
 batch gives the same update however it is split. What layers add to the loss has weights of its own,
 and there is one backward pass all the same: each sum is differentiated in units of the objective's
-weight, for which the weights of the whole batch are known before. An update that is not finite is skipped: parameters
-and optimizer state stay, the step counts on (its batch is consumed).
+weight, for which the weights of the whole batch are known before. An update that is not finite is
+skipped: parameters and optimizer state stay, the step counts on (its batch is consumed).
 """
 
 from collections.abc import Callable
