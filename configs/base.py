@@ -109,21 +109,21 @@ def model() -> ConfigDict:
 
 def experts() -> ConfigDict:
     """Feed-forward layers as mixtures of experts: docs/moe.md."""
-    e = ConfigDict()
-    e.num_experts = 0  # 0 = none: plain feed-forward layers
-    e.top_k = 2  # experts of each token
-    e.every = 1  # every n-th layer has experts, the others d_ff
-    e.d_ff = 0  # hidden width of each expert: 0 = model.d_ff's
-    e.shared_d_ff = 0  # hidden width of one more expert, which every token has: 0 = none
+    s = ConfigDict()
+    s.num_experts = 0  # 0 = none: plain feed-forward layers
+    s.top_k = 2  # experts of each token
+    s.every = 1  # every n-th layer has experts, the others d_ff
+    s.d_ff = 0  # hidden width of each expert: 0 = model.d_ff's
+    s.shared_d_ff = 0  # hidden width of one more expert, which every token has: 0 = none
     # Of training: an expert takes at most capacity_factor · top_k · length / num_experts tokens of
     # a row, the first ones; the rest are dropped. 0 = all it is given, as in evaluation
-    e.capacity_factor = 0.0
-    e.normalize_top_k = True  # weights of a token's experts sum to 1; false: as the softmax has it
-    e.balance_weight = 0.01  # of the load-balancing loss: 0 = none
-    e.balance_over = "batch"  # its means: over a (micro)batch | row: over each row, exact if split
-    e.z_weight = 0.0  # of logsumexp(router logits)²: 0 = none
-    e.jitter = 0.0  # training: the router's input is multiplied by 1 ± up to this
-    return e
+    s.capacity_factor = 0.0
+    s.normalize_top_k = True  # weights of a token's experts sum to 1; false: as the softmax has it
+    s.balance_weight = 0.01  # of the load-balancing loss: 0 = none
+    s.balance_over = "batch"  # its means: over a (micro)batch | row: over each row, exact if split
+    s.z_weight = 0.0  # of logsumexp(router logits)²: 0 = none
+    s.jitter = 0.0  # training: the router's input is multiplied by 1 ± up to this
+    return s
 
 
 def position_source() -> ConfigDict:
