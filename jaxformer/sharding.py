@@ -26,11 +26,10 @@ from jaxformer.mesh import AXES, make_mesh, place
 __all__ = ["AXES", "make_mesh", "place"]
 
 MESH_AXES: dict[str, tuple[str, ...]] = {
-    # of activations: rows, tokens of a sequence (of a cache: slots)
+    # of activations: rows (with their experts), tokens of a sequence (of a cache: slots)
     "batch": ("data", "fsdp", "expert"),
-    "length": ("context",),
-    # … of rows that lie with their experts
     "expert_rows": ("data", "fsdp"),
+    "length": ("context",),
     # of parameters and of what they give
     "embed": ("fsdp",),
     "heads": ("tensor",),
@@ -55,29 +54,28 @@ PARAMETERS: tuple[tuple[str, tuple[str, ...] | None], ...] = (
     (r"(.*/)?(cross_)?attention/output/kernel", ("heads", "embed")),
     (r"(.*/)?feed_forward/(shared/)?(up|gate)/kernel", ("embed", "ff")),
     (r"(.*/)?feed_forward/(shared/)?down/kernel", ("ff", "embed")),
-    (r"(.*/)?feed_forward/router/kernel", ("embed", "vector")),
     (r"(.*/)?experts/(up|gate)/kernel", ("experts", "embed", "ff")),
     (r"(.*/)?experts/down/kernel", ("experts", "ff", "embed")),
     (r"(.*/)?experts/\w+/bias", ("experts", "vector")),
     (r"layers/\d+/(input|recurrent)/kernel", ("embed", "ff")),
     (r"head/kernel", ("embed", "vocab")),
     (r"head/(transform|pooler)/kernel", ("embed", "ff")),
-    (r"head/classifier/kernel", ("embed", "vector")),
+    (r"(.*/)?(feed_forward/router|head/classifier)/kernel", ("embed", "vector")),
     (r"(.*/)?(bias|scale|sink)", ("vector",)),
 )
 
 
 def num_shards(mesh: Mesh | None) -> int:
     """The number of equal parts that a batch is cut into."""
-    return 1 if mesh is None else int(np.prod([mesh.shape[axis] for axis in MESH_AXES["batch"]]))
+    return 1 if mesh is None else axis_size(mesh, "batch")
 
 
 def check_batch(mesh: Mesh | None, where: str, rows: int, parts: int = 1) -> None:
     """Raises UserError unless each of the `parts` microbatches spreads evenly over the mesh."""
     shards = num_shards(mesh)
     if rows % (shards * parts):
-        axes = [axis for axis in MESH_AXES["batch"] if axis != "expert" or mesh.shape[axis] > 1]
-        pieces = f"{shards} devices ({' × '.join(axes)})" + f" × {parts} microbatches" * (parts > 1)
+        axes = " × ".join(MESH_AXES["batch"][: 2 + (mesh.shape["expert"] > 1)])
+        pieces = f"{shards} devices ({axes})" + f" × {parts} microbatches" * (parts > 1)
         raise UserError(
             where,
             f"{rows} rows do not divide evenly over {pieces}",
@@ -126,10 +124,7 @@ def replicated(mesh: Mesh | None) -> Sharding:
 
 
 def batch_sharding(mesh: Mesh | None) -> Sharding:
-    """Rows spread over ('data', 'fsdp', 'expert').
-
-    Whole along length, also with a context axis: every device needs the segment ids of all keys.
-    """
+    """Rows spread over data, fsdp and expert; whole along length: all keys' segment ids are read."""
     return replicated(mesh) if mesh is None else NamedSharding(mesh, partition("batch"))
 
 

@@ -154,7 +154,7 @@ def test_mfu_counts_the_same():
 
 @pytest.mark.parametrize("scan_layers", [False, True])
 def test_of_experts_the_top_k_are_counted(scan_layers):
-    """Two layers, three experts of 2 · 8 · 20 weights of which a token has two; and a shared one."""
+    """Two layers of three experts of 2 · 8 · 20 weights, two a token; and a shared one."""
     moe = {"moe.num_experts": 3, "moe.d_ff": 20, "moe.shared_d_ff": 12, "d_ff": 0}
     cfg = model_config(d_model=8, scan_layers=scan_layers, feed_forward_bias=False, **moe)
     found = flops(cfg, length=8).feed_forward
