@@ -74,7 +74,7 @@ def check_batch(mesh: Mesh | None, where: str, rows: int, parts: int = 1) -> Non
     """Raises UserError unless each of the `parts` microbatches spreads evenly over the mesh."""
     shards = num_shards(mesh)
     if rows % (shards * parts):
-        axes = " × ".join(MESH_AXES["batch"][: 2 + (mesh.shape["expert"] > 1)])
+        axes = " × ".join(MESH_AXES["batch"][: 3 if mesh and mesh.shape["expert"] > 1 else 2])
         pieces = f"{shards} devices ({axes})" + f" × {parts} microbatches" * (parts > 1)
         raise UserError(
             where,
@@ -124,7 +124,7 @@ def replicated(mesh: Mesh | None) -> Sharding:
 
 
 def batch_sharding(mesh: Mesh | None) -> Sharding:
-    """Rows spread over data, fsdp and expert; whole along length: all keys' segment ids are read."""
+    """Rows spread over data, fsdp, expert; whole along length: segment ids of all keys are read."""
     return replicated(mesh) if mesh is None else NamedSharding(mesh, partition("batch"))
 
 

@@ -49,9 +49,9 @@ class MixtureOfExperts(nnx.Module):
         """The layer's output in the compute type, and sums that tell of its routing."""
         moe, key, length = self.config, context.key, x_BLD.shape[1]
         real_BL = context.visibility.q_segment_ids_BL != 0
-        # Rows are routed whole, as places in an expert are counted along them.
-        seen_BLD = constrain(jitter(x_BLD, moe.jitter, key, "router", layer), "batch", None, None)
-        logits_BLE = self.router(seen_BLD)
+        logits_BLE = self.router(
+            jitter(x_BLD.astype(jnp.float32), moe.jitter, key, "router", layer)
+        )
         probs_BLE = jax.nn.softmax(logits_BLE)
         chosen = routing.choose(probs_BLE, real_BL, moe.top_k, moe.normalize_top_k)
         experts_BLK = chosen[0]
@@ -61,7 +61,8 @@ class MixtureOfExperts(nnx.Module):
             mask_BLF = dropout(ones_BLF, self.dropout_rate, key, "feed_forward", layer)
         if moe.capacity_factor and key is not None:
             size = routing.capacity(moe, length)
-            slots_BLK = routing.slots(experts_BLK, moe.num_experts, size)
+            whole_BLK = constrain(experts_BLK, "batch", None, None)  # places are counted along it
+            slots_BLK = routing.slots(whole_BLK, moe.num_experts, size)
             out_BLD = self.experts.by_capacity(x_BLD, mask_BLF, *chosen, slots_BLK, size)
             dropped = (real_BL[..., None] & (slots_BLK == size)).sum()
         else:
