@@ -70,6 +70,7 @@ class Experts(nnx.Module):
             x = constrain(x, "batch", None, last)
             x = _take(x, token_BS).reshape(rows, self.count, size, x.shape[-1])
             x = constrain(x, "batch", None, None, last)
+            x = constrain(x, "expert_rows", "experts", None, last)  # all to all
             return constrain(x, "expert_rows", "experts", "length", last)
 
         x_BECD = to_experts(x_BLD.astype(self.dtype), None)
@@ -78,11 +79,12 @@ class Experts(nnx.Module):
             "beci,eio->beco", x_BECI, kernel_EIO, preferred_element_type=jnp.float32
         )
         weights = self._weights()
-        biases = {name: bias[:, None] for name, bias in self._biases().items()}
+        biases = {name: bias[None, :, None] for name, bias in self._biases().items()}
         h_BECF = self._hidden(multiply, x_BECD, mask_BECF, weights, biases)
         h_BECF = constrain(h_BECF, "expert_rows", "experts", "length", "ff")
         y_BECD = multiply(h_BECF, weights["down"]) + biases.get("down", 0.0)
         y_BECD = constrain(y_BECD.astype(self.dtype), "expert_rows", "experts", "length", None)
+        y_BECD = constrain(y_BECD, "expert_rows", "experts", None, None)
         y_BECD = constrain(y_BECD, "batch", None, None, None)
         y_BTD = _take(y_BECD.reshape(rows, nowhere, -1), at_BLK.reshape(rows, -1))
         y_BLKD = y_BTD.reshape(*at_BLK.shape, -1)
@@ -127,6 +129,7 @@ class Experts(nnx.Module):
             y_TO = jnp.matmul(x_TD, kernel_DO, preferred_element_type=jnp.float32)
             return y_TO.reshape(-1, count, width)
 
+        biases = {name: bias[None] for name, bias in biases.items()}
         h_TEF = self._hidden(multiply, x_TD, mask_T1F, weights, biases)
         h_TEF = h_TEF * _shares(experts_TK - first, weights_TK, count)[..., None]
         h_TO = h_TEF.astype(self.dtype).reshape(len(x_TD), -1)

@@ -82,7 +82,7 @@ class View:
     ("changes", "size"),
     [
         (MOE | {"activation": "geglu", "moe.shared_d_ff": 12}, 0),
-        (MOE | {"feed_forward_bias": False, "moe.d_ff": 24, "moe.top_k": 3}, 0),
+        (MOE | {"feed_forward_bias": False, "d_ff": 0, "moe.d_ff": 24, "moe.top_k": 3}, 0),
         (MOE | {"activation": "geglu", "moe.capacity_factor": 0.7}, 3),
         (SWITCH | {"moe.shared_d_ff": 12}, 2),
     ],
