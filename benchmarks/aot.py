@@ -19,10 +19,17 @@ GPT2 = (
     "--config=configs/presets/gpt2_small.py --config.data.path=- --config.compute_dtype=bfloat16 "
     "--config.model.scan_layers=true --config.model.remat=full --config.train.batch_size=64 "
 )
+MIXTRAL = (
+    "--config=configs/presets/mixtral_8x7b.py --config.data.path=- --config.compute_dtype=bfloat16 "
+    "--config.model.remat=full --config.data.length=4096 --config.train.batch_size=128 "
+    "--config.mesh.data=1 --config.mesh.fsdp=16 --config.mesh.expert=8 --aot=v5p:4x4x8"
+)
 CASES = {
     "llama": LLAMA + "--config.mesh.fsdp=64 --config.mesh.tensor=4 --aot=v5e:16x16",
     "llama-fsdp": LLAMA + "--config.mesh.fsdp=256 --aot=v5e:16x16",
     "gpt2": GPT2 + "--aot=v5e:2x4",
+    "mixtral": MIXTRAL + " --config.model.moe.capacity_factor=1.25",
+    "mixtral-dropless": MIXTRAL,
     "too-large": LLAMA + "--config.train.batch_size=8 --config.mesh.fsdp=8 --aot=v5e:2x4",
     "long": GPT2 + "--config.model.max_length=32768 --config.data.length=32768 "
     "--config.model.position.kind=rope --config.model.dropout.attention=0 "

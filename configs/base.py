@@ -83,6 +83,7 @@ def model() -> ConfigDict:
     m.dropout.residual = (
         0.0  # on what each sublayer adds to the residual stream; lstm: on what a layer gives
     )
+    m.moe = experts()
     m.position = ConfigDict()
     # none | sinusoidal | learned | rope | xpos | alibi | learned_alibi | hard_alibi | t5 |
     # kerple_log | kerple_power | fire | sandwich | shaw | cope | your own: module:Class
@@ -121,6 +122,25 @@ def model() -> ConfigDict:
     m.position.cope = ConfigDict()
     m.position.cope.num_positions = 64  # counts stop at this many less 1
     return m
+
+
+def experts() -> ConfigDict:
+    """Feed-forward layers as mixtures of experts: docs/moe.md."""
+    s = ConfigDict()
+    s.num_experts = 0  # 0 = none: plain feed-forward layers
+    s.top_k = 2  # experts of each token
+    s.every = 1  # every n-th layer has experts, the others d_ff
+    s.d_ff = 0  # hidden width of each expert: 0 = model.d_ff's
+    s.shared_d_ff = 0  # hidden width of one more expert, which every token has: 0 = none
+    # Of training: an expert takes at most capacity_factor · top_k · length / num_experts tokens of
+    # a row, the first ones; the rest are dropped. 0 = all it is given, as in evaluation
+    s.capacity_factor = 0.0
+    s.normalize_top_k = True  # weights of a token's experts sum to 1; false: as the softmax has it
+    s.balance_weight = 0.01  # of the load-balancing loss: 0 = none
+    s.balance_over = "batch"  # its means: over a (micro)batch | row: over each row, exact if split
+    s.z_weight = 0.0  # of logsumexp(router logits)²: 0 = none
+    s.jitter = 0.0  # training: the router's input is multiplied by 1 ± up to this
+    return s
 
 
 def position_source() -> ConfigDict:
@@ -320,11 +340,14 @@ def evaluation() -> ConfigDict:
 
 
 def mesh() -> ConfigDict:
-    """Devices along each axis, one may be -1 (the rest); all 1 is no mesh at all."""
+    """Devices along each axis, one may be -1 (the rest); all 1 is no mesh at all.
+
+    Batch rows are cut along data, fsdp and expert together.
+    """
     m = ConfigDict()
     m.data = -1  # batch rows
     m.fsdp = 1  # batch rows, and parameters and optimizer state along d_model
     m.tensor = 1  # heads, d_ff and vocabulary: of parameters, optimizer state and activations
     m.context = 1  # tokens of a sequence: of activations, and of caches
-    m.expert = 1  # reserved for expert layers: 1
+    m.expert = 1  # batch rows, and the experts of model.moe
     return m

@@ -13,7 +13,7 @@ from jaxformer.config import MeshConfig
 from jaxformer.errors import UserError
 
 # From the axis that tells its devices least to the one that tells them most, so that the last ones
-# fall on the shortest links. Rows are cut over the first two.
+# fall on the shortest links. Rows are cut over the first three.
 AXES = ("data", "fsdp", "expert", "context", "tensor")
 TYPES = (AxisType.Auto,) * len(AXES)
 
@@ -35,7 +35,7 @@ def make_mesh(cfg: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh | N
     if _parts(placed) is None:
         placed = by_process(placed)
     if _parts(placed) is None:
-        inner = math.prod(placed.shape[2:])
+        inner = math.prod(placed.shape[3:])
         what = f"{sizes}: {inner} devices share rows, which is no part or multiple of a process's"
         raise UserError("mesh", what, "choose sizes that divide the devices of a process")
     return Mesh(placed, AXES, axis_types=TYPES)
@@ -80,7 +80,7 @@ def place(mesh: Mesh | None) -> tuple[int, int]:
 
 def _parts(devices: np.ndarray) -> dict[int, tuple[int, int]] | None:
     """Each process's part of the rows, as `place`; None where one needs other than such a part."""
-    shards = devices.shape[0] * devices.shape[1]
+    shards = math.prod(devices.shape[:3])
     processes = np.array([device.process_index for device in devices.flat]).reshape(shards, -1)
     found = {}
     for process in np.unique(processes).tolist():

@@ -26,14 +26,16 @@ from jaxformer.mesh import AXES, make_mesh, place
 __all__ = ["AXES", "make_mesh", "place"]
 
 MESH_AXES: dict[str, tuple[str, ...]] = {
-    # of activations: rows, tokens of a sequence (of a cache: slots)
-    "batch": ("data", "fsdp"),
+    # of activations: rows (with their experts), tokens of a sequence (of a cache: slots)
+    "batch": ("data", "fsdp", "expert"),
+    "expert_rows": ("data", "fsdp"),
     "length": ("context",),
     # of parameters and of what they give
     "embed": ("fsdp",),
     "heads": ("tensor",),
     "kv_heads": ("tensor",),
     "ff": ("tensor",),
+    "experts": ("expert",),
     "vocab": ("tensor",),
     "patch": ("tensor",),
     "positions": (),
@@ -53,26 +55,30 @@ PARAMETERS: tuple[tuple[str, tuple[str, ...] | None], ...] = (
     (r"(.*/)?(cross_)?attention/query/kernel", ("embed", "heads")),
     (r"(.*/)?(cross_)?attention/(key|value)/kernel", ("embed", "kv_heads")),
     (r"(.*/)?(cross_)?attention/output/kernel", ("heads", "embed")),
-    (r"(.*/)?feed_forward/(up|gate)/kernel", ("embed", "ff")),
-    (r"(.*/)?feed_forward/down/kernel", ("ff", "embed")),
+    (r"(.*/)?feed_forward/(shared/)?(up|gate)/kernel", ("embed", "ff")),
+    (r"(.*/)?feed_forward/(shared/)?down/kernel", ("ff", "embed")),
+    (r"(.*/)?experts/(up|gate)/kernel", ("experts", "embed", "ff")),
+    (r"(.*/)?experts/down/kernel", ("experts", "ff", "embed")),
+    (r"(.*/)?experts/\w+/bias", ("experts", "vector")),
     (r"layers/\d+/(input|recurrent)/kernel", ("embed", "ff")),
     (r"head/kernel", ("embed", "vocab")),
     (r"head/(transform|pooler)/kernel", ("embed", "ff")),
-    (r"head/classifier/kernel", ("embed", "vector")),
+    (r"(.*/)?(feed_forward/router|head/classifier)/kernel", ("embed", "vector")),
     (r"(.*/)?(bias|scale|sink)", ("vector",)),
 )
 
 
 def num_shards(mesh: Mesh | None) -> int:
     """The number of equal parts that a batch is cut into."""
-    return 1 if mesh is None else int(np.prod([mesh.shape[axis] for axis in MESH_AXES["batch"]]))
+    return 1 if mesh is None else axis_size(mesh, "batch")
 
 
 def check_batch(mesh: Mesh | None, where: str, rows: int, parts: int = 1) -> None:
     """Raises UserError unless each of the `parts` microbatches spreads evenly over the mesh."""
     shards = num_shards(mesh)
     if rows % (shards * parts):
-        pieces = f"{shards} devices (data × fsdp)" + (f" × {parts} microbatches" * (parts > 1))
+        axes = " × ".join(MESH_AXES["batch"][: 3 if mesh and mesh.shape["expert"] > 1 else 2])
+        pieces = f"{shards} devices ({axes})" + f" × {parts} microbatches" * (parts > 1)
         raise UserError(
             where,
             f"{rows} rows do not divide evenly over {pieces}",
@@ -121,10 +127,7 @@ def replicated(mesh: Mesh | None) -> Sharding:
 
 
 def batch_sharding(mesh: Mesh | None) -> Sharding:
-    """Rows spread over ('data', 'fsdp').
-
-    Whole along length, also with a context axis: every device needs the segment ids of all keys.
-    """
+    """Rows spread over data, fsdp, expert; whole along length: segment ids of all keys are read."""
     return replicated(mesh) if mesh is None else NamedSharding(mesh, partition("batch"))
 
 
@@ -277,9 +280,13 @@ def constrain(x: jax.Array, *logical: str | None) -> jax.Array:
     mesh = jax.sharding.get_abstract_mesh()
     if AXES[0] not in mesh.axis_names:
         return x  # no mesh, or one over the seeds of a sweep
-    named = zip(logical, x.shape, strict=False)
-    fitting = [n if n and size % axis_size(mesh, n) == 0 else None for n, size in named]
-    return jax.lax.with_sharding_constraint(x, partition(*fitting))
+    return jax.lax.with_sharding_constraint(x, fitting(mesh, x.shape, *logical))
+
+
+def fitting(mesh: Any, shape: tuple[int, ...], *logical: str | None) -> PartitionSpec:
+    """`partition` of the dimensions of an array that divide; the others stay whole."""
+    named = zip(logical, shape, strict=False)
+    return partition(*(n if n and size % axis_size(mesh, n) == 0 else None for n, size in named))
 
 
 def replicate(x: jax.Array) -> jax.Array:

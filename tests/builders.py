@@ -45,6 +45,12 @@ GRID: dict[str, dict[str, dict[str, Any]]] = {
     },
     "heads": {"mha": {}, "gqa": {"num_kv_heads": 2}, "mqa": {"num_kv_heads": 1}},
     "activation": {a: {"activation": a} for a in ("relu", "gelu", "geglu", "swiglu")},
+    "experts": {
+        "": {},
+        "experts": {"moe.num_experts": 4},
+        "switch": {"moe.num_experts": 3, "moe.top_k": 1, "moe.normalize_top_k": False}
+        | {"moe.shared_d_ff": 8, "moe.d_ff": 24, "d_ff": 0, "moe.capacity_factor": 1.0},
+    },
     "attention_bias": {"b": {"attention_bias": True}, "": {"attention_bias": False}},
     "ff_bias": {"b": {"feed_forward_bias": True}, "": {"feed_forward_bias": False}},
     "output_bias": {"b": {"attention_output_bias": True}, "": {"attention_output_bias": False}},
@@ -113,7 +119,7 @@ def random_params(cfg: ModelConfig, seed: int = 0) -> dict[str, Any]:
             "sink": 1.0,
             "class_token": 0.3,
         } | POSITION_SPREADS
-        spread = shape[0] ** -0.5 if path[-1] == "kernel" else spreads[path[-1]]
+        spread = shape[-2] ** -0.5 if path[-1] == "kernel" else spreads[path[-1]]
         return (x * spread + (path[-1] in ("scale", "multiplier"))).astype(np.float32)
 
     def leaf(keys: Any, like: jax.ShapeDtypeStruct) -> jax.Array:

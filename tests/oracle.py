@@ -88,13 +88,31 @@ def feed_forward(cfg, p, x):
     return linear(p["down"], f(linear(p["gate"], x)) * h if "gate" in p else f(h))
 
 
+def mixture(cfg, p, x, size=0):
+    """Token by token; with a size an expert takes no more than that many, the first ones."""
+    out, moe, taken = np.zeros(x.shape), cfg.moe, [0] * cfg.moe.num_experts
+    for t, scores in enumerate(np.exp(linear(p["router"], x))):
+        scores = scores / scores.sum()
+        best = np.argsort(-scores)[: moe.top_k].tolist()
+        for e in best:
+            taken[e] += 1
+            if not size or taken[e] <= size:
+                own = {
+                    name: {n: w[e] for n, w in part.items()} for name, part in p["experts"].items()
+                }
+                share = scores[e] / (scores[best].sum() if moe.normalize_top_k else 1)
+                out[t] += share * feed_forward(cfg, own, x[t])
+    return out + feed_forward(cfg, p["shared"], x) if "shared" in p else out
+
+
 def block(cfg, p, x, own, sees, source, sees_source):
     """`own` turns, biases and scales self-attention."""
     parts = {"attention": lambda y: attention(cfg, p["attention"], y, y, sees, *own)}
     if source is not None:
         cross = p["cross_attention"]
         parts["cross_attention"] = lambda y: attention(cfg, cross, y, source, sees_source)
-    parts["feed_forward"] = lambda y: feed_forward(cfg, p["feed_forward"], y)
+    network = mixture if "experts" in p["feed_forward"] else feed_forward
+    parts["feed_forward"] = lambda y: network(cfg, p["feed_forward"], y)
     for name, part in parts.items():
         y = part(
             norm(cfg, p[name + "_norm"], x) if cfg.norm_placement in ("pre", "sandwich") else x

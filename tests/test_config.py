@@ -193,6 +193,7 @@ ABACUS = {"model.position.source.kind": "abacus"}
 # The last change is the one at fault; then a word of what is wrong, or of how to mend it.
 SOURCES = {"data.source": "text", "data.path": ""}
 MIXTURE = {"data.mixture.paths": ("a.txt", "b.txt")}
+MOE = {"model.moe.num_experts": 4}
 REFUSED = [
     *(({f"model.{n}": 0}, "1 or more") for n in ("num_layers", "d_model", "num_heads")),
     ({"model.max_length": 0}, "1 or more"),
@@ -334,6 +335,25 @@ REFUSED = [
     ({"seed": 2**32}, "0 to 4294967295"),
     ({"data.length": 65}, "model.max_length = 64"),
     (FIXED | {"schedule.warmup_steps": 100}, "the run's 100 steps"),
+    ({"model.moe.top_k": 1}, "only model.moe.num_experts > 0 reads it: set it to 2"),
+    ({"model.moe.balance_over": "row"}, "set it to 'batch'"),
+    ({"model.moe.num_experts": 1}, "2 or more"),
+    (MOE | {"model.moe.top_k": 5}, "5 is more than num_experts = 4"),
+    (MOE | {"model.moe.top_k": 0}, "1 or more"),
+    (MOE | {"model.moe.top_k": 1, "model.moe.normalize_top_k": True}, "router never learn"),
+    (MOE | {"model.moe.every": 3}, "no layer would have experts"),
+    (MOE | {"model.moe.every": 2, "model.scan_layers": True}, "scanned layers are equal"),
+    (MOE | {"model.moe.jitter": 1.0}, "0 to below 1"),
+    (
+        MOE | {"model.moe.balance_weight": 0.0, "model.moe.balance_over": "row"},
+        "balance_weight > 0",
+    ),
+    (MOE | {"model.moe.d_ff": 8, "model.d_ff": 9}, "model.moe.d_ff = 0 or every > 1"),
+    ({"model.architecture": "lstm", "model.position.kind": "none"} | MOE, "an LSTM does not"),
+    *(
+        (MOE | {f"model.moe.{n}": -1.0}, "0 or more")
+        for n in ("capacity_factor", "balance_weight", "z_weight")
+    ),
     ({"model.position.source.range": 30}, "offset, randomized"),
     ({"model.position.source.range": -1}, "0 or more"),
     (OFFSET | {"model.position.source.range": 19}, "below data.length = 20"),

@@ -64,10 +64,22 @@ def test_a_mesh_that_does_not_fit_is_refused_with_the_numbers(sizes, words):
         mesh.make_mesh(MeshConfig(*sizes))
 
 
-def test_expert_is_reserved():
-    for size in (2, -1):
-        with pytest.raises(UserError, match=r"mesh\.expert: is -?\d, no model has expert layers"):
-            dataclasses.replace(MeshConfig(1, 1), expert=size).check()
+def test_an_expert_axis_needs_experts_that_divide():
+    with pytest.raises(UserError, match=r"mesh\.expert: is 2, no layer has experts"):
+        tiny.config(mesh__expert=2)
+    moe = {"model__moe__num_experts": 6}
+    with pytest.raises(
+        UserError, match=r"mesh\.expert: 4 does not divide model\.moe\.num_experts = 6"
+    ):
+        tiny.config(mesh__expert=4, **moe)
+    with pytest.raises(UserError, match=r"mesh\.tensor: 2 does not divide model\.moe\.d_ff = 9"):
+        tiny.config(mesh__tensor=2, model__moe__d_ff=9, **moe)
+    cfg = tiny.config(mesh__data=2, mesh__expert=-1, **moe)
+    with pytest.raises(UserError, match=r"mesh\.expert: 4 does not divide"):
+        check_spread(cfg, cfg.mesh.filled(8))
+    made = mesh.make_mesh(MeshConfig(1, 2, expert=4))
+    assert made is not None
+    assert tuple(made.shape.values()) == (1, 2, 4, 1, 1)
 
 
 @pytest.mark.parametrize(
@@ -170,7 +182,7 @@ def test_each_process_reads_the_rows_of_its_devices(sizes, processes, parts, mon
     for process, part in parts.items():
         monkeypatch.setattr(mesh.jax, "process_index", lambda process=process: process)
         assert mesh.place(made) == part
-        rows = made.devices.reshape(made.devices.shape[0] * made.devices.shape[1], -1)
+        rows = made.devices.reshape(np.prod(made.devices.shape[:3]), -1)
         mine = np.array_split(rows, part[1])[part[0]]
         of_process = [device for device in devices if device.process_index == process]
         assert all(any(device is other for other in mine.flat) for device in of_process)

@@ -24,9 +24,11 @@ from tests.training import tiny
     [
         (("vocab", "embed"), P("tensor", "fsdp")),
         (("layers", "heads", "embed"), P(None, "tensor", "fsdp")),
-        (("batch", "length", None), P(("data", "fsdp"), "context", None)),
-        (("batch", "length", "embed"), P(("data", "fsdp"), "context", None)),
-        (("batch", "length", "heads", None), P(("data", "fsdp"), "context", "tensor", None)),
+        (("batch", "length", None), P(("data", "fsdp", "expert"), "context", None)),
+        (("batch", "length", "embed"), P(("data", "fsdp", "expert"), "context", None)),
+        (("batch", "heads", None), P(("data", "fsdp", "expert"), "tensor", None)),
+        (("expert_rows", "experts", None), P(("data", "fsdp"), "expert", None)),
+        (("experts", "embed", "ff"), P("expert", "fsdp", "tensor")),
     ],
 )
 def test_logical_axes_become_mesh_axes(logical, spec):
@@ -58,6 +60,29 @@ def test_table_places_every_parameter(scan_layers, changes):
             assert cut.keys() == {"fsdp", "tensor"}, path
             assert cut["fsdp"] == 8, path
             assert cut["tensor"] in (12, 24), path  # two heads of 6, d_ff, 11 tokens and a row
+
+
+@pytest.mark.parametrize("scan_layers", [False, True])
+def test_experts_are_cut_by_expert_width_and_hidden_width(scan_layers):
+    moe = {"model__moe__num_experts": 6, "model__moe__d_ff": 20, "model__moe__shared_d_ff": 12}
+    cfg = tiny.config(model__scan_layers=scan_layers, model__activation="swiglu", **moe).model
+    mesh = sharding.make_mesh(MeshConfig(1, 2, 2, 1, 2))
+    params = jax.eval_shape(lambda: init(cfg, jax.random.key(0)))
+    leaves = jax.tree_util.tree_leaves_with_path(params)
+    shapes = {sharding.path_of(k): x.shape for k, x in leaves}
+    placed = jax.tree_util.tree_leaves_with_path(sharding.params_shardings(mesh, params))
+    for keys, place in placed:
+        path = sharding.path_of(keys)
+        if "/feed_forward/" not in path:
+            continue
+        here = place.shard_shape(shapes[path])[scan_layers:]
+        whole = shapes[path][scan_layers:]
+        pieces = [a // b for a, b in zip(whole, here, strict=True)]
+        of_one = {"kernel": [2, 2], "bias": [1]}[path.rpartition("/")[2]]
+        if "/router/" in path:
+            assert pieces == [2, 1], path
+        else:
+            assert pieces == ([2, *of_one] if "/experts/" in path else of_one), path
 
 
 def test_a_vocabulary_that_does_not_divide_is_padded_in_training_and_whole_in_checkpoints():

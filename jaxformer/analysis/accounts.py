@@ -56,6 +56,14 @@ def count_parameters(tree: Any) -> int:
     return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(tree))
 
 
+def active_parameters(cfg: ModelConfig) -> int:
+    """Those that one token meets: of experts its top k."""
+    found = parts(cfg)
+    idle = sum(part.parameters for part in found if "experts" in part.path)
+    idle = idle // max(1, cfg.moe.num_experts) * (cfg.moe.num_experts - cfg.moe.top_k)
+    return sum(part.parameters for part in found) - (idle if cfg.moe.num_experts else 0)
+
+
 def parts(cfg: ModelConfig) -> list[Part]:
     """The modules that own parameters, in the order in which a token meets them."""
     layers: dict[tuple[str, ...], set[int]] = {}
@@ -129,7 +137,8 @@ def flops(cfg: ModelConfig, *, length: int, source_length: int = 0) -> Flops:
 def _place(path: tuple[str, ...]) -> tuple[Any, ...]:
     """A key that sorts parts as a token meets them."""
     inside = ("attention", "cross_attention", "feed_forward", "query", "key", "value", "output")
-    inside = (*inside, "up", "gate", "down", "transform", "norm", "pooler", "classifier")
+    inside = (*inside, "router", "experts", "shared", "up", "gate", "down")
+    inside = (*inside, "transform", "norm", "pooler", "classifier")
 
     def place(name: str) -> tuple[int, str]:
         for order in (ORDER, inside):
@@ -162,7 +171,7 @@ def _bias_keys(part: Part, cfg: ModelConfig, reach: int) -> int:
 
 def _bias_activations(part: Part, cfg: ModelConfig) -> int:
     """Bytes kept of a query and a key by a bias's network: its inputs and nonlinearities."""
-    if "kernel" not in part.shapes or cfg.remat != "none":
+    if "position" not in part.path or "kernel" not in part.shapes or cfg.remat != "none":
         return 0
     n_in, n_out = part.shapes["kernel"]
     return 4 * (n_in + (n_out if "bias" in part.shapes else 0))
@@ -173,6 +182,8 @@ def _flops(part: Part, cfg: ModelConfig, length: int, keys: int) -> int:
     if "kernel" not in part.shapes:
         return 0
     once = 2 * max(part.layers, keys, 1) * math.prod(part.shapes["kernel"])
+    if "experts" in part.path:
+        once = once // cfg.moe.num_experts * cfg.moe.top_k
     return once // length if _once_a_row(part, cfg) else once
 
 
@@ -190,6 +201,10 @@ def _activations(part: Part, cfg: ModelConfig, length: int, size: int) -> int:
     name, shape, dropout = part.path[-1], _main_shape(part), cfg.dropout
     if "position" in part.path:
         return 0
+    if "experts" in part.path:  # as often as a token has one
+        one = {n: s[1:] for n, s in part.shapes.items()}
+        of_one = dataclasses.replace(part, path=(*part.path[:-2], name), shapes=one)
+        return cfg.moe.top_k * _activations(of_one, cfg, length, size)
     if part.layers and cfg.remat != "none":
         is_input = part.path[-2:] == ("attention", "query")
         needed = name != "down" or cfg.norm_placement in ("post", "sandwich")  # else only added
@@ -209,6 +224,8 @@ def _activations(part: Part, cfg: ModelConfig, length: int, size: int) -> int:
         return size * shape[1]  # up has the same input; the result meets a nonlinearity
     if name == "up":
         return size * sum(shape) + shape[1] * (dropout.feed_forward > 0)
+    if name == "router":  # float32, and its softmax
+        return 4 * sum(shape) + 4 * shape[1]
     if name in ("output", "down"):
         return size * shape[0] + shape[1] * (dropout.residual > 0)
     if name == "recurrent":  # its input, the gates, cell and output in float32

@@ -90,7 +90,7 @@ def _train() -> int:
 
 def _describe(cfg, data) -> None:
     """Prints what --dry_run promises."""
-    from jaxformer.analysis.accounts import flops, module_table
+    from jaxformer.analysis.accounts import active_parameters, flops, module_table
     from jaxformer.data import describe
     from jaxformer.evaluation.report import markdown
 
@@ -101,6 +101,8 @@ def _describe(cfg, data) -> None:
     table = module_table(cfg.model, **sizes, compute_dtype=cfg.compute_dtype)
     readable = [{n: f"{v:,}" if isinstance(v, int) else v for n, v in r.items()} for r in table]
     print("\nflops (forward) and bytes are a token's\n\n" + markdown(readable))
+    if cfg.model.moe.num_experts:
+        print(f"{active_parameters(cfg.model):,} parameters meet a token")
     found = flops(cfg.model, **sizes)
     kinds = {name.replace("_", " "): n for name, n in dataclasses.asdict(found).items()}
     shares = ", ".join(f"{kind} {n / found.total:.1%}" for kind, n in kinds.items())

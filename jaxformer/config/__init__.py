@@ -16,6 +16,7 @@ from jaxformer.config.data import (
 from jaxformer.config.mesh import MeshConfig, check_spread, parse_mesh
 from jaxformer.config.mixture import MixtureConfig, StreamConfig
 from jaxformer.config.model import GATED, LayerSpec, ModelConfig
+from jaxformer.config.moe import MoeConfig
 from jaxformer.config.objective import (
     DistillationConfig,
     MaskedLmConfig,
@@ -46,6 +47,7 @@ __all__ = [
     "MeshConfig",
     "MixtureConfig",
     "ModelConfig",
+    "MoeConfig",
     "MuonConfig",
     "ObjectiveConfig",
     "OptimizerConfig",

@@ -37,6 +37,7 @@ UNREAD: dict[str, tuple[Any, ...]] = {
     "head.transform": (False,),
     "dropout.attention": (0.0,),
     "dropout.feed_forward": (0.0,),
+    "moe.num_experts": (0,),
     "position.kind": ("learned", "none"),
     "position.options": ("",),
     "position.source.kind": ("contiguous",),

@@ -30,9 +30,6 @@ class MeshConfig(Section):
                 refuse(f"mesh.{name}", f"is {size}", "give a number of devices, or -1 for the rest")
         if list(sizes.values()).count(-1) > 1:
             refuse("mesh", f"has more than one -1: {sizes}", "give all sizes but one")
-        if self.expert != 1:
-            mend = "no model has expert layers yet, so it would do nothing: set it to 1"
-            refuse("mesh.expert", f"is {self.expert}", mend)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -92,12 +89,19 @@ def check_spread(cfg: "RunConfig", mesh: MeshConfig) -> None:
     """Raises UserError where a size of the run does not divide over the mesh (-1: not known)."""
     model, data = cfg.model, cfg.data
     tensor, context, fsdp = (max(1, size) for size in (mesh.tensor, mesh.context, mesh.fsdp))
+    moe = model.moe
+    if mesh.expert != 1 and not moe.num_experts:
+        mend = "no layer has experts: set it to 1 or model.moe.num_experts"
+        refuse("mesh.expert", f"is {mesh.expert}", mend)
     is_lstm = model.architecture == "lstm"
     cut = [("fsdp", fsdp, "model.d_model", model.d_model)]
     if not is_lstm:
         cut += [
             ("tensor", tensor, "model.num_heads", model.num_heads),
             ("tensor", tensor, "model.d_ff", model.ff_width),
+            ("expert", max(1, mesh.expert), "model.moe.num_experts", moe.num_experts),
+            ("tensor", tensor, "model.moe.d_ff", model.expert_width),
+            ("tensor", tensor, "model.moe.shared_d_ff", moe.shared_d_ff),
         ]
     if is_lstm or model.head.transform or model.head.kind == "sequence":
         cut.append(("tensor", tensor, "model.d_model", model.d_model))

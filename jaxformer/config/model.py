@@ -7,6 +7,7 @@ from typing import ClassVar, Literal
 
 from jaxformer.config.images import PatchesConfig, check_image_model
 from jaxformer.config.lstm import check_lstm
+from jaxformer.config.moe import MoeConfig
 from jaxformer.config.position import (
     CONTENT_POSITIONS,
     INPUT_POSITIONS,
@@ -47,10 +48,11 @@ class HeadConfig(Section):
 
 @dataclasses.dataclass(frozen=True)
 class LayerSpec:
-    """What may differ from layer to layer: the kind of position encoding, the window (0: none)."""
+    """What may differ from layer to layer: position encoding, window (0: none), experts or not."""
 
     position: str
     window: int
+    experts: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,6 +100,7 @@ class ModelConfig(Section):
     patches: PatchesConfig
     head: HeadConfig
     dropout: DropoutConfig
+    moe: MoeConfig
     position: PositionConfig
 
     @property
@@ -113,6 +116,11 @@ class ModelConfig(Section):
         return self.d_ff or 4 * self.d_model
 
     @property
+    def expert_width(self) -> int:
+        """The hidden layer's of each expert."""
+        return self.moe.d_ff or self.ff_width
+
+    @property
     def encoder_layers(self) -> int:
         """Layers of the encoder; 0 where there is none."""
         if self.architecture in ("decoder", "lstm"):
@@ -125,7 +133,11 @@ class ModelConfig(Section):
             return (LayerSpec("none", 0),) * num_layers
         specs = parse_layer_pattern(self.layer_pattern)
         specs = specs or (LayerSpec(self.position.kind, self.window),)
-        return tuple(specs[i % len(specs)] for i in range(num_layers))
+        moe, found = self.moe, []
+        for i in range(num_layers):
+            experts = moe.num_experts > 0 and (i + 1) % moe.every == 0
+            found.append(dataclasses.replace(specs[i % len(specs)], experts=experts))
+        return tuple(found)
 
     @property
     def position_kinds(self) -> tuple[str, ...]:
@@ -156,6 +168,7 @@ class ModelConfig(Section):
             if not 0 <= rate < 1:
                 refuse(f"model.dropout.{name}", f"is {rate}", "give a rate from 0 to below 1")
         check_image_model(self)
+        self.moe.check()
         if self.architecture == "lstm":
             check_lstm(self)
             self._check_head()
@@ -218,6 +231,7 @@ class ModelConfig(Section):
                 f"describes {len(specs)} layers, the model has {fewest}",
                 "shorten it: a pattern is repeated, not cut",
             )
+        self.moe.check_layers(fewest, self.scan_layers, self.d_ff)
         if self.scan_layers and len(set(specs)) > 1:
             refuse(
                 "model.scan_layers",

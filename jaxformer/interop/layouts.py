@@ -42,6 +42,8 @@ def _thirds(x: np.ndarray) -> Arrays:
 KEEP = Layout(lambda x: (x,), lambda x: (x,))
 TRANSPOSE = Layout(lambda x: (x.T,), lambda x: (x.T,))
 THIRDS = Layout(_thirds, lambda *parts: (np.concatenate(parts, -1),))  # [..., 3 O] <-> 3 [..., O]
+# PyTorch's E matrices [out, in] <-> [E, in, out]
+STACK = Layout(lambda *parts: (np.stack([x.T for x in parts]),), lambda x: tuple(m.T for m in x))
 ONE_ROW = Layout(lambda x: (x[0],), lambda x: (x[None],))  # [1, V] <-> [V]
 
 

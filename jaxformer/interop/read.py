@@ -27,6 +27,7 @@ from jaxformer.interop.gpt2 import GPT2
 from jaxformer.interop.layouts import Row
 from jaxformer.interop.llama import LLAMA, MISTRAL
 from jaxformer.interop.llama2c import read_llama2c
+from jaxformer.interop.mixtral import MIXTRAL
 from jaxformer.interop.qwen3 import QWEN3
 from jaxformer.interop.settings import model_config
 from jaxformer.interop.t5 import T5
@@ -36,7 +37,7 @@ from jaxformer.sharding import params_shardings, path_of
 
 FAMILIES: dict[str, Family] = {
     family.model_type: family
-    for family in (GPT2, LLAMA, MISTRAL, QWEN3, GEMMA2, BERT, ROBERTA, T5, BART, BLOOM)
+    for family in (GPT2, LLAMA, MISTRAL, MIXTRAL, QWEN3, GEMMA2, BERT, ROBERTA, T5, BART, BLOOM)
 }
 KEEP = "keep"
 DTYPES = {name: jnp.dtype(name) for name in ("float32", "bfloat16", "float16")}

@@ -24,6 +24,10 @@ OF_TRAINING = (
     *("initializer", "scan_layers", "remat", "dropout"),
     *("attention_kernel", "logit_chunk"),
 )
+OF_ROUTING = tuple(
+    f"moe.{name}"
+    for name in ("capacity_factor", "balance_weight", "balance_over", "z_weight", "jitter")
+)  # the same
 MAX_ROW = 1024  # tokens of context, where the model has more
 
 
@@ -74,6 +78,8 @@ def function_of(cfg: ModelConfig) -> dict[str, Any]:
         length = cfg.position.rope.scaling.original_length or cfg.max_length
         values[f"{scaling}original_length"] = length
     gated = [name for name in values if name.split(".")[0] in OF_TRAINING]
+    experts = cfg.moe.num_experts > 0
+    gated += OF_ROUTING if experts else [name for name in values if name.startswith("moe.")]
     for name in (*gated, "layer_pattern", "position.source.range", "position.options"):
         values.pop(name, None)
     options = ("position.source.abacus", "position.source.random_float")
@@ -81,11 +87,13 @@ def function_of(cfg: ModelConfig) -> dict[str, Any]:
         del values[name]  # of a source that `position.source.kind` names
     layers = cfg.layer_specs(cfg.num_layers)
     specs = [(spec.position, spec.window) for spec in layers]
+    if experts:
+        values["moe.d_ff"] = cfg.expert_width
     return values | {
         "num_encoder_layers": cfg.encoder_layers,
         "num_kv_heads": cfg.kv_heads,
         "head_dim": cfg.head_width,
-        "d_ff": cfg.ff_width,
+        "d_ff": cfg.ff_width if not experts or cfg.moe.every > 1 else 0,
         "final_norm": cfg.has_final_norm,
         "layernorm.bias": cfg.layernorm.bias or cfg.norm == "rmsnorm",
         "window": [window for _, window in specs],

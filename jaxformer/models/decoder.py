@@ -11,6 +11,7 @@ from jaxformer.models.output import Output
 from jaxformer.models.trunk import Trunk
 from jaxformer.nn.cache import Cache
 from jaxformer.nn.dropout import RowKey
+from jaxformer.nn.routing import losses as routing_losses
 
 
 class Decoder(Trunk):
@@ -49,7 +50,10 @@ class Decoder(Trunk):
             key=RowKey.of(key, tokens_BL.shape[0]),
             capture=capture,
         )
-        return Output(self.readout(hidden_BLD), hidden_BLD, cache, {}, captured)
+        segments_BL = jnp.ones_like(tokens_BL) if segment_ids is None else segment_ids
+        routing = captured.pop("routing", None)
+        losses = routing_losses(self.config.moe, routing, segments_BL)
+        return Output(self.readout(hidden_BLD), hidden_BLD, cache, losses, captured, routing)
 
     def readout(self, hidden: jax.Array) -> jax.Array:
         """Logits float32[..., V] of hidden states [..., D]."""

@@ -10,6 +10,7 @@ from jaxformer.models.heads import HEADS, VocabularyHead
 from jaxformer.models.output import Output
 from jaxformer.models.trunk import Trunk
 from jaxformer.nn.dropout import RowKey
+from jaxformer.nn.routing import losses as routing_losses
 
 
 class Encoder(Trunk):
@@ -51,7 +52,9 @@ class Encoder(Trunk):
             tokens_BL, segments_BL, positions, key=key, capture=capture
         )
         logits = self.head(hidden_BLD, self.embedding, segments_BL, key)
-        return Output(logits, hidden_BLD, None, {}, captured)
+        routing = captured.pop("routing", None)
+        losses = routing_losses(self.config.moe, routing, segments_BL)
+        return Output(logits, hidden_BLD, None, losses, captured, routing)
 
     def readout(self, hidden: jax.Array) -> jax.Array:
         """Logits float32[..., V] of hidden states [..., D], of a head over the vocabulary."""

@@ -16,6 +16,8 @@ from jaxformer.nn.cache import Cache
 from jaxformer.nn.context import Source
 from jaxformer.nn.dropout import RowKey
 from jaxformer.nn.linear import Embedding
+from jaxformer.nn.routing import Routing
+from jaxformer.nn.routing import losses as routing_losses
 from jaxformer.nn.stack import source_caches
 
 
@@ -50,10 +52,10 @@ class EncoderDecoder(nnx.Module):
         Other arguments as for `Decoder`; captures are the decoder's.
         """
         key = RowKey.of(key, source_BS.shape[0])
-        hidden_BSD = self.encode(source_BS, source_segment_ids, source_positions, key)
+        hidden_BSD, routing = self._encode(source_BS, source_segment_ids, source_positions, key)
         if source_segment_ids is None:
             source_segment_ids = jnp.ones_like(source_BS)
-        return self.decode(
+        out = self.decode(
             target_BL,
             segment_ids,
             positions,
@@ -62,6 +64,11 @@ class EncoderDecoder(nnx.Module):
             key=key,
             capture=capture,
         )
+        if routing is None:
+            return out
+        losses = routing_losses(self.config.moe, routing, source_segment_ids, "encoder_")
+        both = jax.tree.map(lambda *parts: jnp.concatenate(parts), routing, out.routing)
+        return dataclasses.replace(out, losses=out.losses | losses, routing=both)
 
     def encode(
         self,
@@ -71,15 +78,24 @@ class EncoderDecoder(nnx.Module):
         key: RowKey | jax.Array | None = None,
     ) -> jax.Array:
         """Encoder states [B, S, D]."""
+        return self._encode(source_BS, source_segment_ids, source_positions, key)[0]
+
+    def _encode(
+        self,
+        source_BS: jax.Array,
+        source_segment_ids: jax.Array | None,
+        source_positions: jax.Array | None,
+        key: RowKey | jax.Array | None,
+    ) -> tuple[jax.Array, Routing | None]:
         key = RowKey.of(key, source_BS.shape[0])
-        hidden_BSD, _, _ = self.encoder.run(
+        hidden_BSD, _, captured = self.encoder.run(
             source_BS,
             source_segment_ids,
             source_positions,
             embedding=self.embedding,
             key=None if key is None else key.fold("encoder"),
         )
-        return hidden_BSD
+        return hidden_BSD, captured.get("routing")
 
     def attach(self, cache: Cache, hidden_BSD: jax.Array, segment_ids_BS: jax.Array) -> Cache:
         """A cache for `decode` that holds the source's keys and values of every layer."""
@@ -119,7 +135,9 @@ class EncoderDecoder(nnx.Module):
             key=RowKey.of(key, target_BL.shape[0]),
             capture=capture,
         )
-        return Output(self.readout(hidden_BLD), hidden_BLD, cache, {}, captured)
+        routing = captured.pop("routing", None)
+        losses = routing_losses(self.config.moe, routing, segments_BL)
+        return Output(self.readout(hidden_BLD), hidden_BLD, cache, losses, captured, routing)
 
     def readout(self, hidden: jax.Array) -> jax.Array:
         """Logits float32[..., V] of decoder states [..., D]."""

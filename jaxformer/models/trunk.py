@@ -55,8 +55,11 @@ class Trunk(nnx.Module):
         cache: Cache | None = None,
         key: RowKey | None = None,
         capture: Sequence[str] = (),
-    ) -> tuple[jax.Array, Cache | None, dict[str, jax.Array]]:
-        """Hidden states [B, L, D] in the compute type, the cache with the new tokens, captures."""
+    ) -> tuple[jax.Array, Cache | None, dict[str, Any]]:
+        """Hidden states [B, L, D] in the compute type, the cache with the new tokens, captures.
+
+        Of a model with experts their `routing` too.
+        """
         if unknown := set(capture) - set(CAPTURES):
             raise ValueError(f"capture has no {sorted(unknown)}, only {CAPTURES}")
         kind = self.config.position.source.kind

@@ -13,6 +13,7 @@ from jaxformer.nn.cache import LayerCache
 from jaxformer.nn.context import Context
 from jaxformer.nn.dropout import dropout
 from jaxformer.nn.feedforward import FeedForward
+from jaxformer.nn.moe import MixtureOfExperts
 from jaxformer.nn.norm import NORMS
 
 
@@ -37,7 +38,7 @@ class Block(nnx.Module):
         self.cross_attention = CrossAttention(cfg, dtype) if cross else None
         self.cross_attention_norm = norm(cross and normed)
         self.cross_attention_post_norm = norm(cross and sandwich)
-        self.feed_forward = FeedForward(cfg, dtype)
+        self.feed_forward = (MixtureOfExperts if spec.experts else FeedForward)(cfg, dtype)
         self.feed_forward_norm, self.feed_forward_post_norm = norm(normed), norm(sandwich)
 
     def __call__(
@@ -48,8 +49,9 @@ class Block(nnx.Module):
         cache: LayerCache | None = None,
         cross_cache: LayerCache | None = None,
         cache_index: jax.Array | None = None,
-    ) -> tuple[jax.Array, LayerCache | None, dict[str, jax.Array]]:
-        """Returns the new residual stream, the cache, and what is to be captured."""
+    ) -> tuple[jax.Array, LayerCache | None, dict[str, Any]]:
+        """Returns the new residual stream, the cache, what is to be captured, and of a layer with
+        experts its `routing`."""
         seen: dict[str, Any] = {}
 
         def attend(x_BLD: jax.Array) -> jax.Array:
@@ -65,7 +67,10 @@ class Block(nnx.Module):
             return dropout(out_BLD, self.dropout_rate, context.key, "cross_output", layer)
 
         def feed_forward(x_BLD: jax.Array) -> jax.Array:
-            out_BLD = self.feed_forward(x_BLD, context, layer)
+            if isinstance(self.feed_forward, MixtureOfExperts):
+                out_BLD, seen["routing"] = self.feed_forward(x_BLD, context, layer)
+            else:
+                out_BLD = self.feed_forward(x_BLD, context, layer)
             return dropout(out_BLD, self.dropout_rate, context.key, "feed_forward_output", layer)
 
         x_BLD = self._add(x_BLD, attend, self.attention_norm, self.attention_post_norm)
@@ -74,7 +79,8 @@ class Block(nnx.Module):
             x_BLD = self._add(x_BLD, attend_to_source, *norms)
         x_BLD = self._add(x_BLD, feed_forward, self.feed_forward_norm, self.feed_forward_post_norm)
         seen["hidden_states"] = x_BLD
-        return x_BLD, cache, {name: seen[name] for name in sorted(context.capture & seen.keys())}
+        wanted = (context.capture | {"routing"}) & seen.keys()
+        return x_BLD, cache, {name: seen[name] for name in sorted(wanted)}
 
     def _add(
         self, x_BLD: jax.Array, sublayer: Callable[[jax.Array], jax.Array], norm: Any, post: Any

@@ -43,11 +43,25 @@ def dropout(
     """
     if key is None or rate == 0:
         return x
-    site_key = jax.random.fold_in(jax.random.fold_in(key.key, zlib.crc32(site.encode())), layer)
-    row_keys = jax.vmap(jax.random.fold_in, (None, 0))(site_key, key.rows_B)
-    draws = jax.vmap(lambda k: _uint16(k, x.shape[1:]))(row_keys)
+    draws = jax.vmap(lambda k: _uint16(k, x.shape[1:]))(_row_keys(key, site, layer))
     kept = max(1, round((1 - rate) * 2**16))  # of all draws
     return jnp.where(draws < kept, x * (2**16 / kept), 0).astype(x.dtype)
+
+
+def jitter(
+    x: jax.Array, amount: float, key: RowKey | None, site: str, layer: jax.Array | int = 0
+) -> jax.Array:
+    """Multiplies entries of x[B, ...] by draws of U(1 - amount, 1 + amount), keyed like dropout."""
+    if key is None or amount == 0:
+        return x
+    draw = functools.partial(jax.random.uniform, minval=1 - amount, maxval=1 + amount)
+    factors = jax.vmap(lambda k: draw(k, x.shape[1:]))(_row_keys(key, site, layer))
+    return (x * factors).astype(x.dtype)
+
+
+def _row_keys(key: RowKey, site: str, layer: jax.Array | int) -> jax.Array:
+    site_key = jax.random.fold_in(jax.random.fold_in(key.key, zlib.crc32(site.encode())), layer)
+    return jax.vmap(jax.random.fold_in, (None, 0))(site_key, key.rows_B)
 
 
 def _uint16(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:

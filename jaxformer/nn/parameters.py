@@ -72,6 +72,16 @@ def lecun_normal(key: jax.Array, shape: Sequence[int]) -> jax.Array:
     return normal(shape[0] ** -0.5)(key, shape)
 
 
+def for_each(initializer: Initializer) -> Initializer:
+    """Draws each of the arrays [E, ...] by itself: a fan-in does not count their number."""
+
+    def drawn(key: jax.Array, shape: Sequence[int]) -> jax.Array:
+        keys = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(shape[0]))
+        return jax.vmap(lambda k: initializer(k, shape[1:]))(keys)
+
+    return drawn
+
+
 @dataclasses.dataclass(frozen=True)
 class Scheme:
     """One initializer for each role: kernels, queries, kernels that write to the residual stream

@@ -44,7 +44,10 @@ def run_layers(
     caches: Caches = None,
     cross_caches: Caches = None,
 ) -> tuple[jax.Array, Caches, dict[str, jax.Array]]:
-    """Runs the layers in turn; captured arrays are stacked over layers, [N, ...]."""
+    """Runs the layers in turn; captured arrays are stacked over layers, [N, ...].
+
+    So are the `routing` of those that have experts.
+    """
     run = _run_unrolled if isinstance(layers, nnx.List) else _run_scanned
     return run(layers, x_BLD, context, remat, caches, cross_caches)
 
@@ -79,7 +82,8 @@ def _run_unrolled(layers, x_BLD, context, remat, caches, cross_caches):
         x_BLD, cache, seen = run(state, x_BLD, cache, cross_cache)
         new_caches.append(cache)
         captured.append(seen)
-    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *captured)
+    routing = [seen.pop("routing") for seen in captured if "routing" in seen]
+    stacked = _stacked(captured) | ({"routing": _stacked(routing)} if routing else {})
     return x_BLD, None if caches is None else tuple(new_caches), stacked
 
 
@@ -99,6 +103,10 @@ def _run_scanned(layers, x_BLD, context, remat, caches, cross_caches):
     xs = (state, jnp.arange(num_layers))
     (x_BLD, caches), captured = jax.lax.scan(body, (x_BLD, caches), xs)
     return x_BLD, caches, captured
+
+
+def _stacked(trees: list[Any]) -> Any:
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)
 
 
 def _rematerialised(run: Callable, remat: str, *, prevent_cse: bool) -> Callable:

@@ -40,7 +40,7 @@ class Log:
         self.asked = ""  # the signal that any process had when the newest reported step began
         length = cfg.data.target_length or cfg.data.length
         self._positions = cfg.train.batch_size * length  # of all processes together
-        self._is_plain = cfg.objective.is_plain
+        self._is_plain = cfg.objective.is_plain and not cfg.model.moe.num_experts
         self._pending: tuple[int, dict[str, jax.Array]] | None = None
         self._known: dict[str, Any] = {}  # newest values of all kinds, for the progress line
 
@@ -74,6 +74,7 @@ class Log:
             line["spikes"] = values["spikes"]
         if "distillation" in values:
             line["distillation"] = values["distillation"] / weight if weight else 0.0
+        line |= {name: value for name, value in values.items() if "/" in name}
         if not self._is_plain:
             line["objective"] = values["total"]
         if step % self._cfg.log_every == 0 or step == self._cfg.num_steps:

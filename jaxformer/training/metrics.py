@@ -6,6 +6,7 @@ import os
 import re
 import time
 from collections.abc import Mapping
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +112,7 @@ def flops_per_position(cfg: RunConfig, abstract_params: Any) -> float:
     Chowdhery et al. 2022 (PaLM), appendix B, with N as in Kaplan et al. 2020 §2.1: weights that
     are multiplied, so kernels and the read-out (D · V, tied or not) but no table that is looked
     up. Attention is counted in full, not halved for causality; recomputation is not counted. Of an
+    mixture only the experts of a position's top k are counted. Of an
     encoder-decoder, what runs on the S positions of the source is shared out over the L of the
     target. A classifier's head is counted as if it ran at each position, a position bias's network
     (FIRE) as often as it runs.
@@ -135,9 +137,11 @@ def flops_per_position(cfg: RunConfig, abstract_params: Any) -> float:
     return on_target + encoder * length / target_length
 
 
-def _times(cfg: RunConfig, path: str) -> int:
+def _times(cfg: RunConfig, path: str) -> int | Fraction:
     """How often one position is multiplied by a kernel: a bias's once for each key and layer."""
     found, model = re.search(r"position/([^/]+)/", path), cfg.model
+    if "/experts/" in path:
+        return Fraction(model.moe.top_k, model.moe.num_experts)
     if found is None:
         return 1
     both = model.architecture == "encoder_decoder"

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import pytest
 from flax import nnx
 
-from jaxformer.analysis.accounts import count_parameters, flops, module_table
+from jaxformer.analysis.accounts import active_parameters, count_parameters, flops, module_table
 from jaxformer.models import abstract_params, build
 from jaxformer.nn.cache import init_cache
 from jaxformer.training.metrics import flops_per_position
@@ -68,12 +68,17 @@ def test_totals(row, architecture):
     cfg = grid_config(row, architecture=architecture)
     found, params = rows(cfg), abstract_params(build(cfg))
     assert found["total"]["parameters"] == count_parameters(params)
-    kernels = [
-        leaf.shape
+    kernels = {
+        path: math.prod(leaf.shape)
         for path, leaf in jax.tree_util.tree_leaves_with_path(params)
         if path[-1].key == "kernel"
-    ]
-    products = 2 * sum(math.prod(shape) for shape in kernels)
+    }
+    idle = cfg.moe.num_experts - cfg.moe.top_k
+    products = 2 * sum(kernels.values()) - 2 * sum(
+        size * idle // cfg.moe.num_experts
+        for path, size in kernels.items()
+        if "experts" in {getattr(key, "key", None) for key in path}
+    )
     products += 2 * cfg.d_model * cfg.vocab_size * cfg.tie_embeddings
     matrices = sum(r["flops"] for m, r in found.items() if m.endswith("matrix"))
     assert found["total"]["flops"] == products + matrices == flops(cfg, length=8).total
@@ -143,6 +148,31 @@ def test_the_attention_matrix_of_a_source_of_another_length():
 def test_mfu_counts_the_same():
     """A training step is three forward passes."""
     cfg = tiny.config(model__tie_embeddings=False, model__activation="swiglu")
+    counted = flops_per_position(cfg, abstract_params(build(cfg.model)))
+    assert counted == 3 * flops(cfg.model, length=cfg.data.length).total
+
+
+@pytest.mark.parametrize("scan_layers", [False, True])
+def test_of_experts_the_top_k_are_counted(scan_layers):
+    """Two layers of three experts of 2 · 8 · 20 weights, two a token; and a shared one."""
+    moe = {"moe.num_experts": 3, "moe.d_ff": 20, "moe.shared_d_ff": 12, "d_ff": 0}
+    cfg = model_config(d_model=8, scan_layers=scan_layers, feed_forward_bias=False, **moe)
+    found = flops(cfg, length=8).feed_forward
+    assert found == 2 * 2 * (2 * 2 * 8 * 20 + 2 * 8 * 12 + 8 * 3)
+    table = rows(cfg)
+    assert table["layers/feed_forward/experts/up"]["parameters"] == 2 * 3 * 8 * 20
+    assert table["layers/feed_forward/experts/up"]["shape"] == "2 of 3 x 8 x 20"
+    kept = table["layers/feed_forward/experts/up"]["activation_bytes"]
+    assert kept == 2 * 2 * 4 * (8 + 20)
+    total = count_parameters(abstract_params(build(cfg)))
+    assert active_parameters(cfg) == total - 2 * 2 * 8 * 20
+    assert active_parameters(model_config()) == count_parameters(
+        abstract_params(build(model_config()))
+    )
+
+
+def test_mfu_counts_the_same_of_experts():
+    cfg = tiny.config(model__moe__num_experts=6, model__activation="swiglu")
     counted = flops_per_position(cfg, abstract_params(build(cfg.model)))
     assert counted == 3 * flops(cfg.model, length=cfg.data.length).total
 

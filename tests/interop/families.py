@@ -97,6 +97,12 @@ CASES: dict[str, list[tuple[str, dict[str, Any]]]] = {
         ("MistralForCausalLM", DECODER | {"sliding_window": 2, "tie_word_embeddings": True}),
         ("MistralForCausalLM", DECODER | {"sliding_window": 30, "num_key_value_heads": 3}),
     ],
+    "mixtral": [
+        ("MixtralForCausalLM", DECODER | {"num_local_experts": 5, "head_dim": None}),
+        ("MixtralForCausalLM", DECODER | {"sliding_window": 4, "num_experts_per_tok": 3}),
+        ("MixtralForCausalLM", DECODER | {"tie_word_embeddings": True, "rms_norm_eps": 1e-3}),
+        ("MixtralForCausalLM", DECODER | {"num_key_value_heads": 6, "num_local_experts": 2}),
+    ],
     "qwen3": [
         ("Qwen3ForCausalLM", DECODER | SLIDES),
         ("Qwen3ForCausalLM", DECODER | {"tie_word_embeddings": True}),

@@ -148,7 +148,7 @@ def test_a_tensor_of_another_shape(folder, capsys):
         ({"n_embd": 15}, "transformer.wte.weight is [11, 12], the config says [11, 15]"),
         ({"n_head": 5}, "gives model.d_model, which 12 is not divisible by num_heads = 5"),
         ({"n_head": "3"}, "config.json: n_head: is '3', it takes a whole number"),
-        ({"model_type": "mixtral"}, "model_type: is 'mixtral', it is not yet readable"),
+        ({"model_type": "mamba"}, "model_type: is 'mamba', it is not yet readable"),
         ({"model_type": None}, "model_type: is missing"),
         ({"tie_word_embeddings": False}, "lacks lm_head.weight"),
         ({"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx: is true"),

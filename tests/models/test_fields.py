@@ -36,6 +36,7 @@ ABACUS = {
     "position.source.abacus.max_offset": 4,
     "position.source.abacus.digits": tuple(range(20)),
 }
+MOE = {"moe.num_experts": 4}
 # For each field: what selects it, and another value than the tiny config's.
 OTHER = {
     "architecture": ({}, "encoder"),
@@ -81,6 +82,17 @@ OTHER = {
     "dropout.attention": ({}, 0.5),
     "dropout.feed_forward": ({}, 0.5),
     "dropout.residual": ({}, 0.5),
+    "moe.num_experts": (MOE, 3),
+    "moe.top_k": (MOE, 3),
+    "moe.every": (MOE, 2),
+    "moe.d_ff": (MOE | {"d_ff": 0}, 24),
+    "moe.shared_d_ff": (MOE, 8),
+    "moe.capacity_factor": (MOE, 0.5),
+    "moe.normalize_top_k": (MOE, False),
+    "moe.balance_weight": (MOE, 0.5),
+    "moe.balance_over": (MOE, "row"),
+    "moe.z_weight": (MOE, 0.5),
+    "moe.jitter": (MOE, 0.5),
     "position.kind": ({}, "rope"),
     "position.sinusoidal.base": (SINUSOIDAL, 10.0),
     "position.sinusoidal.layout": (SINUSOIDAL, "concatenated"),
@@ -136,15 +148,17 @@ def test_the_table_has_every_field():
 
 @functools.cache
 def seen(**changes):
-    """Shapes, initial values, and logits with dropout and the ids of training."""
+    """Shapes, initial values, logits with dropout and the ids of training, and added losses."""
     cfg = model_config(**changes)
     start = leaves(init(cfg, jax.random.key(0)))
     inputs = (TOKENS, TOKENS[:, ::-1]) if cfg.architecture == "encoder_decoder" else (TOKENS,)
     key, ids = jax.random.key(0), np.broadcast_to(np.arange(6, dtype=np.int32), TOKENS.shape)
     batch = {"tokens": TOKENS, "segment_ids": np.ones_like(TOKENS), "positions": ids}
     ids = give_ids(cfg, batch, RowKey.of(key, len(TOKENS)))["positions"]
-    logits = apply(cfg, random_params(cfg), *inputs, positions=ids, key=key).logits
-    return {name: leaf.shape for name, leaf in start.items()}, start, np.asarray(logits)
+    out = apply(cfg, random_params(cfg), *inputs, positions=ids, key=key)
+    added = {name: float(loss) for name, (loss, _) in out.losses.items()}
+    shapes = {name: leaf.shape for name, leaf in start.items()}
+    return shapes, start, np.asarray(out.logits), added
 
 
 @pytest.mark.parametrize("path", OTHER)
@@ -154,4 +168,4 @@ def test_a_field_does_something(path):
     same_shapes = before[0] == after[0]
     same_start = same_shapes and all((before[1][n] == after[1][n]).all() for n in before[1])
     same_logits = before[2].shape == after[2].shape and np.allclose(before[2], after[2], atol=1e-3)
-    assert not (same_start and same_logits)
+    assert not (same_start and same_logits and before[3] == after[3])

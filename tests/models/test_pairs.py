@@ -45,6 +45,12 @@ AXES = {
         "apart": {"share_embeddings": False},
         "normed": {"embedding_norm": True, "scale_embeddings": True},
     },
+    "experts": {
+        "": {},
+        "experts": {"moe.num_experts": 3},
+        "switch": {"moe.num_experts": 3, "moe.top_k": 1, "moe.normalize_top_k": False}
+        | {"moe.every": 2, "moe.shared_d_ff": 8, "moe.capacity_factor": 0.5},
+    },
     "biases": {
         "": {},
         "none": {"attention_bias": False, "attention_output_bias": False}
@@ -118,6 +124,7 @@ def test_every_pair_runs_or_is_refused():
     expected |= {f"head={h} & encoder=deep" for h in classes}  # an encoder has no other encoder
     expected |= {f"architecture={a} & encoder=deep" for a in ("decoder", "encoder")}
     expected |= {"head=transform & activation=swiglu", "reach=pattern & layers=scanned"}
+    expected |= {"layers=scanned & experts=switch"}  # every other layer
     assert refused == expected
 
 

@@ -46,9 +46,42 @@ CASES: dict[str, dict[str, Any]] = {
     "seq2seq": tiny.SEQ2SEQ | {"model__position__kind": "t5", "model__num_kv_heads": 2},
     "seq2seq_sinusoidal": tiny.SEQ2SEQ
     | {"model__position__kind": "sinusoidal", "model__scan_layers": True, "model__remat": "dots"},
+    # No pair of microbatches here: over a batch the balance is each microbatch's.
+    "experts": {
+        "model__moe__num_experts": 4,
+        "model__moe__shared_d_ff": 8,
+        "model__moe__z_weight": 0.1,
+        "model__moe__jitter": 0.2,
+        "model__scan_layers": True,
+        "model__remat": "full",
+    },
+    "switch": {
+        "model__moe__num_experts": 2,
+        "model__moe__top_k": 1,
+        "model__moe__normalize_top_k": False,
+        "model__moe__capacity_factor": 1.0,
+        "model__moe__balance_over": "row",
+        "model__feed_forward_bias": False,
+        "train__num_microbatches": 2,
+    },
 }
-MESHES = ((8, 1, 1, 1), (2, 4, 1, 1), (2, 2, 2, 1), (2, 1, 2, 2), (1, 2, 1, 4), (1, 1, 4, 2))
-QUICK = (("rope", (2, 1, 2, 2)), ("learned", (2, 2, 2, 1)), ("seq2seq", (1, 2, 2, 2)))
+MESHES = (
+    (8, 1, 1, 1),
+    (2, 4, 1, 1),
+    (2, 2, 2, 1),
+    (2, 1, 2, 2),
+    (1, 2, 1, 4),
+    (1, 1, 4, 2),
+    (1, 2, 2, 1, 2),
+    (2, 1, 1, 2, 2),
+)
+QUICK = (
+    ("rope", (2, 1, 2, 2)),
+    ("learned", (2, 2, 2, 1)),
+    ("seq2seq", (1, 2, 2, 2)),
+    ("experts", (1, 2, 2, 1, 2)),
+    ("switch", (2, 1, 1, 2, 2)),
+)
 
 
 def batch(case, step, seed=0):
@@ -120,7 +153,11 @@ def test_five_updates_are_those_of_one_device(case, sizes, capfd):
 @pytest.mark.parametrize("sizes", MESHES)
 @pytest.mark.parametrize("case", CASES)
 def test_any_mesh_gives_the_update_of_one_device(case, sizes, capfd):
-    if (CASES[case].get("train__num_microbatches", 1) * sizes[0] * sizes[1]) > ROWS:
+    expert = sizes[4] if len(sizes) > 4 else 1
+    if expert > 1 and case not in ("experts", "switch"):
+        pytest.skip("no experts")
+    shards = sizes[0] * sizes[1] * expert
+    if CASES[case].get("train__num_microbatches", 1) * shards > ROWS:
         pytest.skip("more devices than rows of a microbatch")
     check(case, sizes, capfd)
 
