@@ -21,6 +21,7 @@ from jaxformer.evaluation.report import markdown
 from jaxformer.generation import Greedy
 from jaxformer.generation.text import answer, continue_text
 from jaxformer.interop import to_huggingface
+from jaxformer.nn.positions.sources import document_limit
 
 DIFFERENT = 1
 
@@ -35,8 +36,8 @@ def ours(run: Run, prompts: Sequence[str], tokens: int) -> list[str]:
     return [continue_text(run.model, run.tokenizer, [prompt], **how)[0] for prompt in prompts]
 
 
-def theirs(folder: str, prompts: Sequence[str], tokens: int) -> list[tuple[str, int]]:
-    """Each text and how many tokens were generated for it."""
+def theirs(folder: str, prompts: Sequence[str], tokens: int, end: int) -> list[tuple[str, int]]:
+    """Each text and how many tokens were generated for it; `end` is that of the positions, or 0."""
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     config = transformers.AutoConfig.from_pretrained(folder)
     answers = config.is_encoder_decoder
@@ -45,13 +46,13 @@ def theirs(folder: str, prompts: Sequence[str], tokens: int) -> list[tuple[str, 
     found = []
     for prompt in prompts:
         ids = torch.tensor([tokenizer(prompt)["input_ids"]])
-        room = getattr(config, "max_position_embeddings", 0) or tokens + ids.shape[1]
-        most = min(tokens, room - (1 if answers else ids.shape[1]))
+        given = 1 if answers else ids.shape[1]
+        most = min(tokens, end - given) if end else tokens
         how = {"attention_mask": torch.ones_like(ids), "do_sample": False, "num_beams": 1}
         with torch.no_grad():
             out = model.generate(ids, max_new_tokens=most, **how)[0]
         text = tokenizer.decode(out, skip_special_tokens=True, clean_up_tokenization_spaces=False)
-        found.append((text, len(out) - (1 if answers else ids.shape[1])))
+        found.append((text, len(out) - given))
     return found
 
 
@@ -67,7 +68,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     family = to_huggingface(run, flags.folder)
     print(f"{flags.workdir}, step {run.step}: written as {family}\n")
     here = ours(run, flags.prompts, flags.tokens)
-    there = theirs(flags.folder, flags.prompts, flags.tokens)
+    end = document_limit(run.config.model).tokens
+    there = theirs(flags.folder, flags.prompts, flags.tokens, end)
     names = ("prompt", "tokens", "the same", "text of transformers")
     rows: list[dict[str, Any]] = [
         dict(zip(names, (prompt, tokens, "yes" if mine == text else "NO", repr(text)), strict=True))
