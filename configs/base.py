@@ -118,7 +118,7 @@ def model() -> ConfigDict:
     m.position.sandwich.width = 128  # of the sinusoidal vectors whose products are the biases
     m.position.shaw = ConfigDict()
     m.position.shaw.max_distance = 16  # from here on one vector
-    m.position.shaw.values = False  # vectors for values too, not only for keys
+    m.position.shaw.on_values = False  # vectors for values too, not only for keys
     m.position.cope = ConfigDict()
     m.position.cope.num_positions = 64  # counts stop at this many less 1
     return m

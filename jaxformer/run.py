@@ -90,9 +90,7 @@ def cast(run: Run, dtype: str) -> Run:
     return dataclasses.replace(run, model=model, config=cfg)
 
 
-def _load_trained(
-    workdir: Path, step: int | None, mesh: MeshConfig | str, weights: str
-) -> Run:
+def _load_trained(workdir: Path, step: int | None, mesh: MeshConfig | str, weights: str) -> Run:
     checkpoints = Checkpoints(workdir, read_only=True)
     if not (workdir / "config.json").exists() and not checkpoints.steps():
         what = "has no config.json and no checkpoint"

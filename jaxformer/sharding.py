@@ -79,11 +79,8 @@ def check_batch(mesh: Mesh | None, where: str, rows: int, parts: int = 1) -> Non
     if rows % (shards * parts):
         axes = " × ".join(MESH_AXES["batch"][: 3 if mesh and mesh.shape["expert"] > 1 else 2])
         pieces = f"{shards} devices ({axes})" + f" × {parts} microbatches" * (parts > 1)
-        raise UserError(
-            where,
-            f"{rows} rows do not divide evenly over {pieces}",
-            f"use a multiple of {shards * parts} or change mesh",
-        )
+        mend = f"use a multiple of {shards * parts} or change mesh"
+        raise UserError(where, f"{rows} rows do not divide evenly over {pieces}", mend)
 
 
 def partition(*logical: str | None) -> PartitionSpec:

@@ -2,10 +2,10 @@
 
 import dataclasses
 import difflib
-import re
 from typing import ClassVar, Literal
 
 from jaxformer.config.images import PatchesConfig, check_image_model
+from jaxformer.config.layers import LayerSpec, parse_layer_pattern
 from jaxformer.config.lstm import check_lstm
 from jaxformer.config.moe import MoeConfig
 from jaxformer.config.position import (
@@ -44,15 +44,6 @@ class HeadConfig(Section):
     num_classes: int
     pooling: Literal["first", "mean"]
     pooler: bool
-
-
-@dataclasses.dataclass(frozen=True)
-class LayerSpec:
-    """What may differ from layer to layer: position encoding, window (0: none), experts or not."""
-
-    position: str
-    window: int
-    experts: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -289,27 +280,3 @@ class ModelConfig(Section):
             if kind in TABLE_POSITIONS and source == "random_float":
                 what = f"is {source}, between whole positions, while {kind} looks up whole ones"
                 refuse("model.position.source.kind", what, "choose randomized, or another encoding")
-
-
-def parse_layer_pattern(text: str) -> tuple[LayerSpec, ...]:
-    """Reads e.g. 'rope:window=256 x3, none': kind[:window=N][ xCOUNT], separated by commas.
-
-    Raises UserError.
-    """
-    where, specs = "model.layer_pattern", []
-    for part in text.split(",") if text.strip() else ():
-        match = re.fullmatch(r"\s*([\w.:]+?)(?::window=(\d+))?(?:\s+x(\d+))?\s*", part)
-        if match is None:
-            mend = "write kind[:window=N][ xCOUNT], e.g. 'rope:window=256 x3, none'"
-            refuse(where, f"has {part.strip()!r}", mend)
-        kind, window, count = match[1], int(match[2] or 0), int(match[3] or 1)
-        if kind in INPUT_POSITIONS:
-            mend = f"choose from {', '.join(LAYER_POSITIONS)}"
-            refuse(where, f"has {kind}, which is added to the embeddings of all layers", mend)
-        if kind not in LAYER_POSITIONS and not OWN_POSITION.fullmatch(kind):
-            mend = f"choose from {', '.join(LAYER_POSITIONS)}, or your own module:Class"
-            refuse(where, f"has {kind!r}", mend)
-        if count < 1 or match[2] == "0":
-            refuse(where, f"has {part.strip()!r}", "windows and counts are at least 1")
-        specs += [LayerSpec(kind, window)] * count
-    return tuple(specs)

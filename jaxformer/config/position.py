@@ -111,7 +111,7 @@ class SandwichConfig(Section):
 @dataclasses.dataclass(frozen=True)
 class ShawConfig(Section):
     max_distance: int
-    values: bool
+    on_values: bool
 
 
 @dataclasses.dataclass(frozen=True)

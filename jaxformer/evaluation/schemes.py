@@ -26,7 +26,7 @@ import jax
 from flax import nnx
 
 from jaxformer.config import LayerSpec, ModelConfig, RunConfig
-from jaxformer.config.model import parse_layer_pattern
+from jaxformer.config.layers import parse_layer_pattern
 from jaxformer.config.position import PositionConfig, RopeConfig
 from jaxformer.data.tasks import make_sampler
 from jaxformer.errors import UserError

@@ -19,8 +19,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxformer.config import ModelConfig
+from jaxformer.config import LayerSpec, ModelConfig
 from jaxformer.nn import masks
+from jaxformer.nn.positions import encoding_class
+from jaxformer.nn.positions.base import PositionEncoding
 from jaxformer.nn.recurrent import init_state
 from jaxformer.sharding import constrain
 
@@ -271,8 +273,10 @@ def init_cache(
     if cfg.architecture == "lstm":
         return init_state(cfg, batch_size)
 
-    def layer(window: int, *leading: int) -> LayerCache:
-        slots = min(window or capacity, capacity)
+    def layer(spec: LayerSpec, *leading: int) -> LayerCache:
+        # What counts keys one after another wants them in their order: it has no ring.
+        in_order = encoding_class(spec.position).score is not PositionEncoding.score
+        slots = capacity if in_order else min(spec.window or capacity, capacity)
         shape = (*leading, batch_size, cfg.kv_heads, slots, cfg.head_width)
         axes = ("layers",) * len(leading) + ("batch", "kv_heads", "length", None)
         empty = jnp.zeros(shape, dtype)
@@ -281,9 +285,9 @@ def init_cache(
     empty_BC = jnp.zeros((batch_size, capacity), jnp.int32)
     specs = cfg.layer_specs(cfg.num_layers)
     if cfg.scan_layers:
-        layers = layer(specs[0].window, cfg.num_layers)
+        layers = layer(specs[0], cfg.num_layers)
     else:
-        layers = tuple(layer(spec.window) for spec in specs)
+        layers = tuple(layer(spec) for spec in specs)
     if extent_B is None:
         extent_B = jnp.full(batch_size, capacity, jnp.int32)
     planned_BC = empty_BC if positions_BC is None else positions_BC

@@ -122,7 +122,7 @@ OTHER = {
     "position.hard_alibi.heads": ({"position.kind": "hard_alibi"}, 3),
     "position.sandwich.width": ({"position.kind": "sandwich"}, 4),
     "position.shaw.max_distance": (SHAW, 2),
-    "position.shaw.values": (SHAW, True),
+    "position.shaw.on_values": (SHAW, True),
     "position.cope.num_positions": ({"position.kind": "cope"}, 3),
     "position.source.kind": ({}, "offset"),
     "position.source.range": ({"position.source.kind": "randomized"}, 8),

@@ -86,7 +86,7 @@ SECOND_WAVE = [
     {"position.kind": "hard_alibi"},
     {"position.kind": "sandwich", "position.sandwich.width": 6},
     {"position.kind": "shaw", "position.shaw.max_distance": 3, "num_kv_heads": 2},
-    {"position.kind": "shaw", "position.shaw.max_distance": 2, "position.shaw.values": True}
+    {"position.kind": "shaw", "position.shaw.max_distance": 2, "position.shaw.on_values": True}
     | {"scale_attention": False},
     {"position.kind": "cope", "position.cope.num_positions": 3, "num_kv_heads": 2},
     {"position.kind": "cope", "window": 4, "attention_softcap": 2.0, "attention_sink": True},

@@ -40,7 +40,7 @@ ENCODED |= {
     "shaw": {
         "position.kind": "shaw",
         "position.shaw.max_distance": 3,
-        "position.shaw.values": True,
+        "position.shaw.on_values": True,
     },
     "cope": {"position.kind": "cope", "position.cope.num_positions": 3},
 }

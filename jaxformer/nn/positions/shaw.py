@@ -9,7 +9,7 @@ from jaxformer.nn.positions.base import PositionEncoding, distances
 
 
 class Shaw(PositionEncoding):
-    """Keys k_j + a[i - j] (eq. 4) and, with `values`, values v_j + b[i - j] (eq. 3) for query i.
+    """Keys k_j + a[i - j] (eq. 4) and, with `on_values`, values v_j + b[i - j] (eq. 3) for query i.
 
     a and b are tables of vectors of a head's width, one for each distance up to `max_distance` on
     each side, where distances are cut off. A causal model has none for later keys, which the prefix
@@ -28,7 +28,7 @@ class Shaw(PositionEncoding):
         shape = (self.most - self.least + 1, cfg.head_width)
         start = parameters.uniform(-((6 / sum(shape)) ** 0.5), (6 / sum(shape)) ** 0.5)
         self.keys = parameters.declare(shape, start)
-        self.values = parameters.declare(shape, start) if section.values else None
+        self.values = parameters.declare(shape, start) if section.on_values else None
 
     def score(
         self,

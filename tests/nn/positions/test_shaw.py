@@ -17,7 +17,7 @@ RNG = np.random.default_rng(0)
 
 @functools.cache
 def encoding(causal=True, values=False, most=2, **changes):
-    fields = {"position.shaw.max_distance": most, "position.shaw.values": values}
+    fields = {"position.shaw.max_distance": most, "position.shaw.on_values": values}
     cfg = model_config(**{"position.kind": "shaw"} | fields | changes)
     shape = (most + 1 if causal else 2 * most + 1, cfg.head_width)
     tables = {name: RNG.normal(size=shape).astype(np.float32) for name in ("keys", "values")}
