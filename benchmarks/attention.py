@@ -32,9 +32,8 @@ KERNELS: dict[str, Callable[..., jax.Array]] = {
 }
 
 
-def main(lengths: tuple[int, ...], rounds: int = ROUNDS) -> None:
-    print(f"JAX on {jax.devices()[0].device_kind}, PyTorch {torch.__version__}")
-    print(markdown([measure(length, rounds) for length in lengths]))
+def main(lengths: tuple[int, ...] = LENGTHS, rounds: int = ROUNDS) -> list[dict[str, Any]]:
+    return [measure(length, rounds) for length in lengths]
 
 
 def measure(length: int, rounds: int) -> dict[str, Any]:
@@ -103,4 +102,5 @@ def _torch(arrays: list[np.ndarray]) -> Callable[[], None]:
 
 
 if __name__ == "__main__":
-    main(tuple(map(int, sys.argv[1:])) or LENGTHS)
+    print(f"JAX on {jax.devices()[0].device_kind}, PyTorch {torch.__version__}")
+    print(markdown(main(tuple(map(int, sys.argv[1:])) or LENGTHS)))

@@ -1,8 +1,10 @@
 """Decoding against transformers and against the bare products: python -m benchmarks decode
 
-GPT-2-small's shape with random weights, greedy, 64 new tokens after 64, float32, no end token. The
-time of prefill is in it on both sides. "chain" is the products of one token with all matrices, one
-after another in one loop, nothing else: what memory bandwidth allows.
+GPT-2-small's shape with random weights, greedy, 64 new tokens after 64, no end token. The time of
+prefill is in it on both sides. "chain" is the products of one token with all matrices, one after
+another in one loop, nothing else; "share of bandwidth" has the bytes of all weights a token over
+the rate at which the machine reads an array. "at 1,024" is the time of a token behind 1,000 others
+over that behind 64, without prefill. bfloat16 is `jaxformer.run.cast`.
 """
 
 from collections.abc import Callable
@@ -18,45 +20,60 @@ from configs.presets import gpt2_small
 from jaxformer.config import RunConfig
 from jaxformer.generation import Greedy, generate
 from jaxformer.models import build, init
+from jaxformer.run import Run, cast
 
 PROMPT, NEW = 64, 64
+FAR, STEPS = 1000, 16
 
 
 def main(rounds: int = 5) -> list[dict[str, Any]]:
-    model = make_model()
-    rows = []
-    for batch_size in (1, 8):
-        prompts = np.random.default_rng(0).integers(3, 50000, (batch_size, PROMPT))
-        read, read_bytes = stream()
-        runs: Runs = {
-            "jaxformer": lambda p=prompts: run(model, p),
-            "transformers": torch_run(prompts),
-            "chain": chain(model, batch_size),
-            "read": read,
-        }
-        seconds = interleaved(runs, rounds)
-        weights = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(nnx.state(model)))
-        bandwidth = read_bytes / seconds["read"]
-        rows.append(
-            {
-                "batch": batch_size,
-                **{f"{n} ms a token": round(1e3 * seconds[n] / NEW, 1) for n in list(runs)[:3]},
-                "× transformers": round(seconds["transformers"] / seconds["jaxformer"], 2),
-                "share of chain": f"{seconds['chain'] / seconds['jaxformer']:.0%}",
-                "bandwidth GB/s": round(bandwidth / 1e9, 1),
-                "share of it": f"{NEW * weights / seconds['jaxformer'] / bandwidth:.0%}",
-            }
-        )
-    return rows
+    return [measure(batch_size, rounds) for batch_size in (1, 8)]
 
 
-def make_model(compute_dtype: str = "float32") -> nnx.Module:
+def measure(batch_size: int, rounds: int) -> dict[str, Any]:
+    """One line of the table."""
+    whole, half = make_model(), make_model("bfloat16")
+    draw = np.random.default_rng(0).integers
+    short, long = (draw(3, 50000, (batch_size, size)) for size in (PROMPT, FAR))
+    read, read_bytes = stream()
+    runs: Runs = {
+        "float32": lambda: run(whole, short),
+        "bfloat16": lambda: run(half, short),
+        "transformers": torch_run(short),
+        "chain": chain(whole, batch_size),
+        "read": read,
+    }
+    seconds = interleaved(runs, rounds)
+    steps: Runs = {
+        f"{name}{new}": lambda prompts=prompts, new=new: run(whole, prompts, new)
+        for name, prompts in (("short", short), ("long", long))
+        for new in (1, 1 + STEPS)
+    }
+    apart = interleaved(steps, 1 + rounds // 2)
+    near, far = (apart[f"{name}{1 + STEPS}"] - apart[f"{name}1"] for name in ("short", "long"))
+    weights = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(nnx.state(whole)))
+    bandwidth = read_bytes / seconds["read"]
+    names = ("float32", "bfloat16", "transformers", "chain")
+    return {
+        "batch": batch_size,
+        **{f"{name} ms a token": round(1e3 * seconds[name] / NEW, 1) for name in names},
+        "× transformers": round(seconds["transformers"] / seconds["float32"], 2),
+        "bfloat16 × float32": round(seconds["float32"] / seconds["bfloat16"], 2),
+        "share of chain": f"{seconds['chain'] / seconds['float32']:.0%}",
+        "share of bandwidth": f"{NEW * weights / seconds['float32'] / bandwidth:.0%}",
+        "at 1,024": f"+{far / near - 1:.0%}",
+    }
+
+
+def make_model(dtype: str = "float32") -> nnx.Module:
     c = gpt2_small.get_config()
     c.data.path = "text"
     cfg = RunConfig.from_config_dict(c)
-    graphdef, _ = nnx.split(build(cfg.model, compute_dtype))
+    graphdef, _ = nnx.split(build(cfg.model, "float32"))
     params = jax.jit(lambda key: init(cfg.model, key))(jax.random.key(0))
-    return nnx.merge(graphdef, params)
+    model: Any = nnx.merge(graphdef, params)
+    none: Any = None  # of texts there are none
+    return cast(Run(model, none, cfg, 0, ""), dtype).model
 
 
 def run(model: nnx.Module, prompts: np.ndarray, new: int = NEW) -> Any:

@@ -8,7 +8,8 @@ torch.compile; the better one counts. FLOPs are the model's (analysis/accounts.p
 forward pass), the rate is that of a float32 product of two squares of 1,536 in the same rounds.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -39,7 +40,9 @@ def measure(
     ids = np.random.default_rng(0).integers(3, VOCAB, (rows, length + 1))
     cfg = config(layers, width, heads, length, rows)
     product, product_flops = matmul()
+    half = config(layers, width, heads, length, rows, {"compute_dtype": "bfloat16"})
     runs: Runs = {"jaxformer": jax_step(cfg, ids), "matmul": product}
+    runs["bfloat16"] = jax_step(half, ids)
     runs |= torch_steps((VOCAB, length, width, layers, heads), ids)
     seconds = interleaved(runs, rounds)
     best = min(seconds[name] for name in seconds if name.startswith("torch"))
@@ -55,7 +58,15 @@ def measure(
     }
 
 
-def config(layers: int, width: int, heads: int, length: int, rows: int) -> RunConfig:
+def config(
+    layers: int,
+    width: int,
+    heads: int,
+    length: int,
+    rows: int,
+    changes: Mapping[str, Any] = MappingProxyType({}),
+) -> RunConfig:
+    """Of a decoder of this shape; `changes` are further fields by their paths."""
     c = shakespeare_char.get_config()
     c.data.path = "text"
     c.data.length = length
@@ -64,6 +75,7 @@ def config(layers: int, width: int, heads: int, length: int, rows: int) -> RunCo
     )
     c.train.update(batch_size=rows, num_steps=1000)
     c.mesh.data = 1
+    c.update_from_flattened_dict(dict(changes))
     return RunConfig.from_config_dict(c).resolve(vocab_size=VOCAB, steps_per_epoch=1000)
 
 

@@ -17,7 +17,7 @@ from jax.sharding import AxisType, PartitionSpec
 from jaxformer.config import GATED, ModelConfig
 from jaxformer.nn import parameters
 from jaxformer.nn.feedforward import ACTIVATIONS
-from jaxformer.nn.kernels import platform
+from jaxformer.nn.platform import platform
 from jaxformer.sharding import AXES, constrain, fitting
 
 Weights = dict[str, jax.Array]

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxformer.nn.cache import LayerCache, init_cache
+from jaxformer.nn.cache import LayerCache, Places, append, init_cache
 from tests.builders import model_config
 
 
@@ -73,3 +73,67 @@ def test_an_empty_cache(scan_layers):
     assert cache.capacity == 7
     assert cache.positions_BC.shape == cache.segment_ids_BC.shape == (3, 7)
     assert cache.length_B.tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize("layer", [None, 1])
+@pytest.mark.parametrize("slot", [2, 3])
+def test_one_token_of_one_row_is_written_alike(layer, slot):
+    shape = (1, 2, 3, 2) if layer is None else (3, 1, 2, 3, 2)
+    start = LayerCache(jnp.ones(shape), jnp.ones(shape))
+    k_BLGK = jnp.arange(5.0, 9.0).reshape(1, 1, 2, 2)
+    cache = start.write(jnp.array([[slot]]), k_BLGK, -k_BLGK, layer)
+    expected = np.ones(shape)
+    if slot < 3:  # 3 is no slot: padding
+        expected[() if layer is None else layer][..., slot, :] = k_BLGK[:, 0]
+    np.testing.assert_array_equal(cache.k, expected)
+    np.testing.assert_array_equal(cache.v == 1, expected == 1)
+
+
+def ring(tokens, segment_ids, lengths, kept_ids, start=None):
+    """Appends tokens, whose keys are their orders + 1, to rings of 3 slots in caches of 8."""
+    order_BL, ids_BL = jnp.array(tokens), jnp.array(segment_ids)
+    kept_BC = jnp.array([row + [0] * (8 - len(row)) for row in kept_ids])
+    order_BC = jnp.broadcast_to(jnp.arange(8)[None], kept_BC.shape)
+    new = Places(order_BL, ids_BL, 10 * order_BL, None)
+    kept = Places(order_BC, kept_BC, 10 * order_BC, None)
+    k_BLGK = (order_BL + 1.0)[..., None, None]
+    empty = jnp.zeros((len(tokens), 1, 3, 1))
+    start = LayerCache(empty, empty) if start is None else start
+    cache, k, v, seen = append(start, k_BLGK, -k_BLGK, new, kept, jnp.array(lengths))
+    np.testing.assert_array_equal(v, -k)
+    return cache, k[..., 0, 0].tolist(), seen
+
+
+def test_a_ring_keeps_the_last_tokens_of_a_row():
+    prompts = [[0, 1, 2, 3, 4], [0, 8, 1, 8, 8]], [[1] * 5, [1, 0, 1, 0, 0]]
+    cache, keys, seen = ring(*prompts, [5, 2], [[1] * 5, [1, 1]])
+    # New tokens see each other, behind what the ring held before: nothing.
+    assert keys[0] == [0, 0, 0, 1, 2, 3, 4, 5]
+    assert seen.segment_ids.tolist() == [[0, 0, 0, 1, 1, 1, 1, 1], [0, 0, 0, 1, 0, 1, 0, 0]]
+    assert cache.k[..., 0].tolist() == [[[4, 5, 3]], [[1, 2, 0]]]
+    # One more: it is written first, and the ring is read as it lies.
+    cache, keys, seen = ring([[5], [2]], [[1], [1]], [6, 3], [[1] * 6, [1] * 3], cache)
+    assert keys == [[4, 5, 6], [1, 2, 3]]
+    assert seen.order.tolist() == [[3, 4, 5], [0, 1, 2]]
+    assert seen.positions.tolist() == [[30, 40, 50], [0, 10, 20]]
+    # A row that is done leaves its ring alone.
+    _, keys, seen = ring([[6], [8]], [[1], [0]], [7, 3], [[1] * 7, [1] * 3], cache)
+    assert keys == [[7, 5, 6], [1, 2, 3]]
+    assert seen.order.tolist() == [[6, 4, 5], [0, 1, 2]]
+
+
+def test_several_tokens_after_a_full_ring_see_what_they_push_out():
+    cache, _, _ = ring([[0, 1, 2, 3]], [[1] * 4], [4], [[1] * 4])
+    cache, keys, seen = ring([[4, 5]], [[2, 2]], [6], [[1, 1, 1, 1, 2, 2]], cache)
+    assert keys == [[4, 2, 3, 5, 6]]
+    assert seen.order.tolist() == [[3, 1, 2, 4, 5]]
+    assert seen.segment_ids.tolist() == [[1, 1, 1, 2, 2]]
+    assert cache.k[..., 0].tolist() == [[[4, 5, 6]]]
+
+
+@pytest.mark.parametrize(("kind", "slots"), [("rope", 4), ("cope", 7)])
+def test_layers_with_a_window_keep_that_many_keys(kind, slots):
+    """But for an encoding that counts keys in their order."""
+    cache = init_cache(model_config(window=4, **{"position.kind": kind}), 3, 7)
+    assert {leaf.shape for leaf in jax.tree.leaves(cache.layers)} == {(3, 4, slots, 4)}
+    assert cache.capacity == 7

@@ -9,11 +9,12 @@ import jax
 from jaxformer.distributed import say
 from jaxformer.nn.kernels import blockwise, cudnn, reference, splash
 from jaxformer.nn.kernels.rule import Rule, overrides
-from jaxformer.nn.kernels.select import Case, check_kernel, choose, platform
+from jaxformer.nn.kernels.select import Case, check_kernel, choose
 from jaxformer.nn.kernels.spread import share_heads, spread
+from jaxformer.nn.platform import platform
 from jaxformer.sharding import constrain, shards
 
-__all__ = ["Case", "attend", "case_of", "check_kernel", "choose", "platform"]
+__all__ = ["Case", "attend", "case_of", "check_kernel", "choose"]
 
 
 def attend(

@@ -5,9 +5,8 @@ A kernel that cannot do what a call asks for gives way to one that can; `choose`
 
 import dataclasses
 
-import jax
-
 from jaxformer.errors import UserError
+from jaxformer.nn.platform import platform
 
 # What a call may ask for beyond causality, segment ids and shared key/value heads.
 DOES: dict[str, frozenset[str]] = {
@@ -109,9 +108,3 @@ def check_kernel(kernel: str) -> None:
     if kernel in PLATFORM and here != PLATFORM[kernel]:
         what = f"is {kernel}, which needs a {PLATFORM[kernel]}, and this is a {here}"
         raise UserError("model.attention_kernel", what, "choose auto, reference or blockwise")
-
-
-def platform() -> str:
-    """cpu, gpu or tpu: of the mesh's devices, which need not be here, or of the default ones."""
-    device = jax.sharding.get_abstract_mesh().abstract_device
-    return jax.default_backend() if device is None else device.platform

@@ -9,6 +9,7 @@ import pytest
 from jaxformer.errors import UserError
 from jaxformer.nn import kernels
 from jaxformer.nn.kernels.select import DOES, Case, check_kernel, choose
+from jaxformer.nn.platform import platform
 from tests.builders import apply, model_config, random_params
 from tests.nn.kernels.cases import CASES, RAGGED
 from tests.nn.kernels.cases import Case as Call
@@ -130,7 +131,7 @@ def test_the_platform_is_that_of_the_mesh():
         if hasattr(jax.sharding, "AbstractDevice")
         else None,
     )
-    assert kernels.platform() == "cpu"
+    assert platform() == "cpu"
     if mesh.abstract_device is not None:
         with jax.sharding.use_abstract_mesh(mesh):
-            assert kernels.platform() == "tpu"
+            assert platform() == "tpu"
