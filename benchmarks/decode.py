@@ -44,13 +44,6 @@ def measure(batch_size: int, rounds: int) -> dict[str, Any]:
         "read": read,
     }
     seconds = interleaved(runs, rounds)
-    steps: Runs = {
-        f"{name}{new}": lambda prompts=prompts, new=new: run(whole, prompts, new)
-        for name, prompts in (("short", short), ("long", long))
-        for new in (1, 1 + STEPS)
-    }
-    apart = interleaved(steps, 1 + rounds // 2)
-    near, far = (apart[f"{name}{1 + STEPS}"] - apart[f"{name}1"] for name in ("short", "long"))
     weights = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(nnx.state(whole)))
     bandwidth = read_bytes / seconds["read"]
     names = ("float32", "bfloat16", "transformers", "chain")
@@ -61,8 +54,20 @@ def measure(batch_size: int, rounds: int) -> dict[str, Any]:
         "bfloat16 × float32": round(seconds["float32"] / seconds["bfloat16"], 2),
         "share of chain": f"{seconds['chain'] / seconds['float32']:.0%}",
         "share of bandwidth": f"{NEW * weights / seconds['float32'] / bandwidth:.0%}",
-        "at 1,024": f"+{far / near - 1:.0%}",
+        "at 1,024": growth(whole, short, long) if batch_size == 1 else "",
     }
+
+
+def growth(model: nnx.Module, *prompts: np.ndarray) -> str:
+    """By how much a token takes longer behind the second prompt than behind the first."""
+    runs: Runs = {
+        f"{number} {new}": lambda p=p, new=new: run(model, p, new)
+        for number, p in enumerate(prompts)
+        for new in (1, 1 + STEPS)
+    }
+    seconds = interleaved(runs, 3)
+    near, far = (seconds[f"{n} {1 + STEPS}"] - seconds[f"{n} 1"] for n in range(2))
+    return f"+{far / near - 1:.0%}"
 
 
 def make_model(dtype: str = "float32") -> nnx.Module:

@@ -29,7 +29,8 @@ WEIGHTS = {"": "params", "raw": "params", "ema": "ema"}  # their names in a chec
 class Run:
     """A model with its parameters, its tokenizer, the resolved config and the step it is from.
 
-    `data` is the fingerprint of the rows that it was trained on, `sources` those of their sources.
+    `data` is the fingerprint of the rows that it was trained on, `sources` those of their sources;
+    `weights` says which parameters these are, raw or ema.
     """
 
     model: Model
@@ -38,6 +39,7 @@ class Run:
     step: int
     data: str
     sources: tuple[str, ...] = ()  # old checkpoints lack them
+    weights: str = "raw"
 
 
 def load(
@@ -71,8 +73,8 @@ def cast(run: Run, dtype: str) -> Run:
     """The run computing in 'bfloat16' or 'float32', for inference.
 
     In bfloat16 kernels and embedding tables are stored so, half the bytes, and so are the keys and
-    values of a cache. Norm scales, biases and what position encodings train stay float32, as do
-    norms, softmax, logits and losses. Raises UserError for another type.
+    values of a cache. Norm scales, biases, routers and what position encodings train stay float32,
+    as do norms, softmax, logits and losses. Raises UserError for another type.
     """
     if dtype not in DTYPES:
         raise UserError("dtype", f"is {dtype!r}", f"choose from {', '.join(DTYPES)}")
@@ -81,7 +83,8 @@ def cast(run: Run, dtype: str) -> Run:
 
     def one(keys: Any, x: jax.Array) -> jax.Array:
         path = path_of(keys)
-        halved = path.endswith(("kernel", "embedding/table")) and "position/" not in path
+        halved = path.endswith(("kernel", "embedding/table"))
+        halved = halved and not any(part in path for part in ("position/", "router/"))
         return x.astype(dtype) if halved else x
 
     params = nnx.to_pure_dict(nnx.state(run.model, nnx.Param))
@@ -116,7 +119,8 @@ def _load_trained(workdir: Path, step: int | None, mesh: MeshConfig | str, weigh
         raise UserError("weights", what, "give raw")
     params = resized(checkpoints.restore_params(step, stored, WEIGHTS[weights]), live)
     sources = tuple(meta.get("sources", ()))
-    return Run(nnx.merge(graphdef, params), tokenizer, cfg, step, meta["data"], sources)
+    model = nnx.merge(graphdef, params)
+    return Run(model, tokenizer, cfg, step, meta["data"], sources, weights)
 
 
 def _devices(cfg: RunConfig, mesh: MeshConfig | str) -> Mesh | None:

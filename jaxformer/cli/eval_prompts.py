@@ -35,7 +35,7 @@ def main(run: Run, schemes: tuple[Scheme, ...]) -> int:
     """
     cfg, path = run.config, Path(FLAGS.prompts).expanduser()
     lines = read_lines(path, [prompt_field(cfg)], ["reference"])
-    prompts = prompt_ids(cfg, run.tokenizer, lines)
+    prompts = prompt_ids(cfg, run.tokenizer, lines, new=1)
     sampler, sampler_text = sampler_of(run)
     model, out = one_variant(run, schemes), results_folder()
     told = {
@@ -47,7 +47,8 @@ def main(run: Run, schemes: tuple[Scheme, ...]) -> int:
         "positions": schemes[0].name,
         "compute_dtype": cfg.compute_dtype,
     }
-    settings = told | {"digest": digest(path), "workdir": FLAGS.workdir, "step": run.step}
+    settings = told | {"digest": digest(path), "workdir": FLAGS.workdir}
+    settings |= {"step": run.step, "weights": run.weights}
     with together():  # all have read it before one writes
         journal = Journal(out / "generated.partial.jsonl", settings)
     with together():

@@ -38,7 +38,7 @@ def write_results(
 ) -> int:
     """Writes NAME.csv, NAME.json and NAME.md and prints the tables; of several processes one."""
     if is_first():
-        about = {"workdir": FLAGS.workdir, "step": run.step}
+        about = {"workdir": FLAGS.workdir, "step": run.step, "weights": run.weights}
         told = about | {"compute_dtype": run.config.compute_dtype} | dict(told)
         show(shown, report.write_tables(out, name, told, rows, shown))
     return OK

@@ -25,7 +25,7 @@ def main(run: Run, schemes: tuple[Scheme, ...]) -> int:
     cfg = run.config
     first = prompt_field(cfg)
     lines = read_lines(Path(FLAGS.scores).expanduser(), [first, SCORED[first]])
-    prompts = prompt_ids(cfg, run.tokenizer, lines)
+    prompts = prompt_ids(cfg, run.tokenizer, lines, new=0)
     scored = _continuations(run, lines, prompts, SCORED[first])
     model, out = one_variant(run, schemes), results_folder()
     logprobs, tokens, greedy = np.zeros((3, len(lines)))

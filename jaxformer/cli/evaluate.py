@@ -17,9 +17,9 @@ usage: python eval.py --workdir=DIR [flags]
   --step      the checkpoint's step; default the newest
   --weights   raw, the parameters as they were trained, or ema, their average; default the run's
               eval.weights
-  --mesh      devices to use: AXIS:SIZE,… of data, fsdp, tensor, context, such as fsdp:2,tensor:4
-              (data takes the rest), or run for the run's own mesh; default one device, of
-              several processes run
+  --mesh      devices to use: AXIS:SIZE,… of data, fsdp, tensor, context, expert, such as
+              fsdp:2,tensor:4 (data takes the rest), or run for the run's own mesh; default one
+              device, of several processes run
   --dtype     bfloat16: weights and cache in half the bytes; float32; default as in training
   --out       where results go; default WORKDIR/eval, of hf:PATH to be given
   --coordinator, --num_processes, --process_id   as of train.py, for a run that needs several

@@ -5,6 +5,8 @@ from typing import Any, ClassVar
 
 from jaxformer.config.section import Section, at_least, refuse, unread
 
+CHANNELS = 3  # the default
+
 
 @dataclasses.dataclass(frozen=True)
 class PatchesConfig(Section):
@@ -34,6 +36,8 @@ class PatchesConfig(Section):
 def check_image_model(model: Any) -> None:
     """Raises UserError where a ModelConfig has fields that images have no use for."""
     unread("model.patches.patch_size", model.patches.patch_size, model.has_images, "image_size")
+    channels = model.patches.channels != CHANNELS
+    unread("model.patches.channels", channels, model.has_images, "image_size")
     if not model.has_images:
         return
     model.patches.check()
@@ -56,6 +60,8 @@ def check_image_data(data: Any, kind: str) -> None:
         refuse("objective.kind", f"is {kind} while data.source = images", mend)
     for name, value in (
         *(("label_field", data.label_field), ("target_path", data.target_path)),
+        *(("source_field", data.source_field), ("target_field", data.target_field)),
+        ("validation_target_path", data.validation_target_path),
         *(("mixture.paths", data.mixture.paths), ("streaming", data.streaming)),
         *(("pack", data.pack), ("cache", data.cache), ("target_length", data.target_length)),
     ):

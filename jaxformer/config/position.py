@@ -1,6 +1,7 @@
 """The fields of position encodings."""
 
 import dataclasses
+import math
 import re
 from collections.abc import Sequence
 from typing import Literal
@@ -206,6 +207,10 @@ def check_others(position: PositionConfig, kinds: Sequence[str], num_heads: int)
         at_least(f"{where}.fire", position.fire, 1, "width")
     if "xpos" in kinds:
         positive(f"{where}.xpos", position.xpos, "gamma", "scale_base")
+        for name, low, high in (("gamma", 1e-6, 1e6), ("scale_base", 1.0, math.inf)):
+            value = getattr(position.xpos, name)
+            if not low <= value <= high:
+                refuse(f"{where}.xpos.{name}", f"is {value}", f"give {low:g} to {high:g}")
     if "hard_alibi" in kinds:
         heads = position.hard_alibi.heads
         at_least(f"{where}.hard_alibi", position.hard_alibi, 0, "heads")

@@ -36,8 +36,10 @@ def read_lines(path: Path, fields: Iterable[str], optional: Iterable[str] = ()) 
     return lines
 
 
-def prompt_ids(cfg: RunConfig, tokenizer: Tokenizer, lines: Sequence[Line]) -> list[np.ndarray]:
-    """Ids of the prompts or sources, framed as in training.
+def prompt_ids(
+    cfg: RunConfig, tokenizer: Tokenizer, lines: Sequence[Line], new: int
+) -> list[np.ndarray]:
+    """Ids of the prompts or sources, framed as in training, with room for `new` tokens behind.
 
     UserError names the line of what the tokenizer does not know and of what is too short or long.
     """
@@ -55,7 +57,7 @@ def prompt_ids(cfg: RunConfig, tokenizer: Tokenizer, lines: Sequence[Line]) -> l
         if not len(ids):
             what = f"has an empty {field}"
             raise UserError(line.where, what, "give it some text: no token comes before")
-        if most and len(ids) > (most if both else most - 1):
+        if most and len(ids) > (most if both else most - new):
             what = f"has a {field} of {len(ids)} tokens"
             raise UserError(line.where, what, f"{limit} = {most} leaves no room: shorten it")
         found.append(ids)

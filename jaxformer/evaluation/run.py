@@ -47,6 +47,8 @@ class Run(Protocol):
     def config(self) -> RunConfig: ...
     @property
     def step(self) -> int: ...
+    @property
+    def weights(self) -> str: ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -207,7 +209,8 @@ def _write(
     texts: list[str],
 ) -> list[Path]:
     document = "\n".join(f"## {title}\n\n{table}" for title, table in shown.items())
-    told = {"step": run.step, "compute_dtype": run.config.compute_dtype, "results": results}
+    told = {"step": run.step, "weights": run.weights}
+    told |= {"compute_dtype": run.config.compute_dtype, "results": results}
     paths = [
         report.write_csv(out_dir / "results.csv", results),
         report.write_json(out_dir / "results.json", told),

@@ -116,6 +116,9 @@ def check_translates(cfg: RunConfig) -> None:
     if cfg.model.architecture != "encoder_decoder":
         what = f"has {BLEU}, but model.architecture = {cfg.model.architecture}"
         raise UserError("suite.evaluators", what, "only an encoder_decoder translates")
+    if not cfg.objective.has_pairs:
+        what = f"has {BLEU}, but objective.kind = {cfg.objective.kind}"
+        raise UserError("suite.evaluators", what, "only a run of seq2seq translates")
 
 
 def find_pairs(

@@ -18,7 +18,7 @@ from jaxformer.evaluation import report
 from jaxformer.experiments.cells import Job
 from jaxformer.experiments.results import folder_of
 
-COPIES = 5  # of the parameters: they, their gradients, updates and both moments
+COPIES = 6  # of the parameters: they, gradients, updates, both moments, perhaps an average
 KEPT = 3  # times what accounts.py counts of activations is what XLA may hold
 SHARE = 0.5  # of the free memory
 

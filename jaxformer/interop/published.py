@@ -119,7 +119,7 @@ def _compare(path: str, here: ModelConfig, there: ModelConfig) -> None:
     if here.num_layers != there.num_layers:
         sizes += ("window", "layer_pattern")  # one for each layer
     other = [
-        f"model.{name} is {value}, there {theirs[name]}"
+        f"model.{name} is {value}, there {theirs.get(name, 'absent')}"
         for name, value in mine.items()
         if theirs.get(name) != value and not name.startswith(sizes)
     ]

@@ -40,7 +40,12 @@ def load_teacher(cfg: RunConfig, data: Data, mesh: Mesh | None) -> Teacher | Non
     name = cfg.objective.distillation.teacher
     if not name:
         return None
-    run = load(name, mesh=cfg.mesh)
+    try:
+        run = load(name, mesh=cfg.mesh)
+    except UserError as error:
+        if not error.where.startswith("mesh."):
+            raise
+        raise UserError(WHERE, f"{name} does not fit ({error.where}: {error.what})", error.mend)
     _check(cfg, data, run, name)
     graphdef, state = nnx.split(run.model)
     params = nnx.to_pure_dict(state)

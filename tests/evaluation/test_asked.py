@@ -43,18 +43,18 @@ def lines_of(tmp_path, *prompts, field="prompt"):
 def test_prompts_are_framed_as_in_training(tmp_path):
     cfg = tiny.config(data__add_bos=True)
     assert prompt_field(cfg) == "prompt"
-    found = prompt_ids(cfg, WORDS, lines_of(tmp_path, "a b", ""))
+    found = prompt_ids(cfg, WORDS, lines_of(tmp_path, "a b", ""), 1)
     assert [ids.tolist() for ids in found] == [
         [WORDS.bos_id, *WORDS.encode("a b")],
         [WORDS.bos_id],
     ]
     with pytest.raises(UserError, match=r"line 2: holds words .* 'z'"):
-        prompt_ids(cfg, WORDS, lines_of(tmp_path, "a", "z"))
+        prompt_ids(cfg, WORDS, lines_of(tmp_path, "a", "z"), 1)
     with pytest.raises(UserError, match=r"line 1: has a prompt of 8 tokens, model\.max_length = 8"):
-        prompt_ids(cfg, WORDS, lines_of(tmp_path, "a b c d e f g"))
+        prompt_ids(cfg, WORDS, lines_of(tmp_path, "a b c d e f g"), 1)
     pairs = tiny.config(**tiny.SEQ2SEQ, data__add_bos=False, data__add_eos=True)
     assert prompt_field(pairs) == "source"
-    (ids,) = prompt_ids(pairs, WORDS, lines_of(tmp_path, "a b", field="source"))
+    (ids,) = prompt_ids(pairs, WORDS, lines_of(tmp_path, "a b", field="source"), 1)
     assert ids.tolist() == [*WORDS.encode("a b"), WORDS.eos_id]
 
 

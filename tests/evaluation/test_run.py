@@ -29,7 +29,8 @@ def make_run(position="learned", max_length=24, **changes):
     data = open_data(cfg, None)
     cfg = cfg.resolve(vocab_size=data.tokenizer.vocab_size, steps_per_epoch=1000)
     model = builders.make_model(cfg.model)
-    return types.SimpleNamespace(model=model, tokenizer=data.tokenizer, config=cfg, step=7), data
+    how = {"model": model, "tokenizer": data.tokenizer, "config": cfg}
+    return types.SimpleNamespace(**how, step=7, weights="raw"), data
 
 
 def small_suite(run, **changes):

@@ -76,7 +76,8 @@ def make_run(architecture="encoder_decoder"):
     rows = Rows(words, [[0, 1], [2], [3, 4]])
     data = types.SimpleNamespace(tokenizer=words, train=rows, validation=rows, task=None)
     model = builders.make_model(cfg.model)
-    return types.SimpleNamespace(model=model, tokenizer=words, config=cfg, step=7), data
+    run = types.SimpleNamespace(model=model, tokenizer=words, config=cfg, step=7, weights="raw")
+    return run, data
 
 
 def small_suite(**changes):
