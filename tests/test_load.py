@@ -13,9 +13,9 @@ from jaxformer.errors import UserError
 from jaxformer.evaluation.evaluators import EVALUATORS, evaluate_batches
 from jaxformer.generation import Greedy, Temperature, beam_search, generate
 from jaxformer.generation.inputs import prefill, prepare
-from jaxformer.run import load
+from jaxformer.run import Run, cast, load
 from jaxformer.sharding import mesh_of, path_of, using
-from tests.builders import random_params
+from tests.builders import graphdef, leaves, random_params
 from tests.training import tiny
 
 WORDS = word_tokenizer("abcdefgh")
@@ -141,7 +141,7 @@ def test_half_precision_by_switch(workdir):
     both = full.config.model.architecture == "encoder_decoder"
     tokens = np.array([[3, 4, 5, 6, 7, 8]])
     inputs = (tokens, tokens) if both else (tokens,)
-    spread = load(workdir, 3, MESH, "bfloat16")
+    spread = load(workdir, 3, MESH, dtype="bfloat16")
     wanted = jax.jit(lambda: full.model(*inputs).logits)()
     scale = np.abs(np.asarray(wanted)).max()
     for run in (half, spread):
@@ -187,3 +187,14 @@ def test_a_cache_in_half_precision_takes_half_the_bytes(workdir):
 def test_another_type_is_refused(workdir):
     with pytest.raises(UserError, match="dtype: is 'float16', choose from float32, bfloat16"):
         load(workdir, dtype="float16")
+
+
+def test_a_router_keeps_its_type():
+    """Near ties would send tokens to other experts: docs/moe.md."""
+    cfg = tiny.config(model__moe__num_experts=2)
+    model = nnx.merge(graphdef(cfg.model), random_params(cfg.model))
+    half = cast(Run(model, word_tokenizer(["a"]), cfg, 0, ""), "bfloat16")
+    types = {path: x.dtype for path, x in leaves(nnx.to_pure_dict(nnx.state(half.model))).items()}
+    layer = "layers/0/feed_forward"
+    assert types[f"{layer}/router/kernel"] == "float32"
+    assert types[f"{layer}/experts/up/kernel"] == "bfloat16"

@@ -27,7 +27,9 @@ def evaluated(made, text, tmp_path):
     classes = len(data.classes)
     cfg = cfg.resolve(vocab_size=260, steps_per_epoch=100, num_classes=classes)
     model = builders.make_model(cfg.model)
-    run = types.SimpleNamespace(model=model, tokenizer=data.tokenizer, config=cfg, step=3, weights="raw")
+    run = types.SimpleNamespace(
+        model=model, tokenizer=data.tokenizer, config=cfg, step=3, weights="raw"
+    )
     suite = load_suite("", cfg.data, cfg.objective.kind)
     found = evaluate(run, data, suite, tmp_path / "eval")
     assert found.samples == []

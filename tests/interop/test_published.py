@@ -15,7 +15,7 @@ from jaxformer.config import RunConfig
 from jaxformer.data import open_data
 from jaxformer.data.vocabulary import word_tokenizer
 from jaxformer.errors import UserError
-from jaxformer.interop import to_huggingface
+from jaxformer.interop import published, to_huggingface
 from jaxformer.interop.settings import model_config, run_config
 from jaxformer.models import init
 from jaxformer.run import Run
@@ -239,3 +239,10 @@ def test_eval_of_a_folder(folder, tmp_path):
     assert told["results"][0]["weight"] == 12
     assert json.loads((tmp_path / "out" / "pairs.json").read_text())["results"][0]["weight"] == 1
     assert sorted(p.name for p in copy.iterdir()) == sorted(p.name for p in folder.iterdir())
+
+
+def test_fields_that_the_other_model_has_not_are_named_too(capsys):
+    dense = tiny.config().model
+    experts = tiny.config(model__moe__num_experts=4).model
+    published._compare("FOLDER", experts, dense)
+    assert "model.moe.num_experts is 4, there absent" in capsys.readouterr().err
