@@ -64,6 +64,13 @@ def pytest_unconfigure() -> None:
     shutil.rmtree(CACHE_HOME, ignore_errors=True)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def programs_end_with_their_module() -> Iterator[None]:
+    """A process that keeps every program of the suite grows to gigabytes, and has died of it."""
+    yield
+    jax.clear_caches()
+
+
 @pytest.fixture(scope="session")
 def shared_data() -> Callable[[str], Path]:
     """A function from the name of a shared data set to its path; skips where it is absent."""
