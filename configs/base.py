@@ -183,9 +183,8 @@ def rope_scaling() -> ConfigDict:
 
 def objective() -> ConfigDict:
     o = ConfigDict()
-    # causal_lm | prefix_lm | masked_lm | seq2seq | span_corruption (an encoder_decoder on text) |
-    # sequence_classification | token_classification
-    o.kind = "causal_lm"
+    # causal_lm | prefix_lm | masked_lm | seq2seq | span_corruption | sequence_classification |
+    o.kind = "causal_lm"  # token_classification
     o.label_smoothing = 0.0  # weight taken from the target and spread evenly …
     o.smoothing = "all"  # all classes, the target included: ε / V | others: ε / (V - 1)
     o.z_loss = 0.0  # weight of logsumexp(logits)²

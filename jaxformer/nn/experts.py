@@ -41,7 +41,7 @@ class Experts(nnx.Module):
 
     def __init__(self, cfg: ModelConfig, dtype: jnp.dtype):
         init, bias = parameters.scheme(cfg), cfg.feed_forward_bias
-        count, width = cfg.moe.num_experts, cfg.expert_width
+        count, width = cfg.moe.num_experts, cfg.moe.d_ff or cfg.ff_width
         into, out = (count, cfg.d_model, width), (count, width, cfg.d_model)
         self.up = ExpertLinear(into, bias, init.kernel)
         self.gate = ExpertLinear(into, bias, init.kernel) if cfg.activation in GATED else None
