@@ -78,6 +78,7 @@ OTHER = {
     "head.transform": ({}, True),
     "head.num_classes": (CLASSES, 4),
     "head.pooling": (CLASSES, "mean"),
+    "head.pooler": (CLASSES, False),
     "dropout.embedding": ({}, 0.5),
     "dropout.attention": ({}, 0.5),
     "dropout.feed_forward": ({}, 0.5),
@@ -141,9 +142,10 @@ def paths(cls=ModelConfig, prefix=""):
 
 
 def test_the_table_has_every_field():
-    """But those that change no number (tests/nn/, test_chunks.py), and options, the user's."""
+    """But those that change no number, options, the user's, and images (all in tests/nn/)."""
     same = {"remat", "attention_kernel", "logit_chunk"}
-    assert {*OTHER, *same, "position.options"} == set(paths())
+    images = {f"patches.{name}" for name in ("image_size", "patch_size", "channels")}
+    assert {*OTHER, *same, *images, "position.options"} == set(paths())
 
 
 @functools.cache
