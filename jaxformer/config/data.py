@@ -197,7 +197,7 @@ class DataConfig(Section):
             mend = f"choose from {', '.join(sources)}"
             refuse("data.source", f"is {self.source} while objective.kind = {kind}", mend)
         if self.streaming and (objective.has_source or labels):
-            mend = "only documents of language models are streamed: set it to false"
+            mend = "only documents are streamed, to language models: set it to false"
             refuse("data.streaming", f"is true while objective.kind = {kind}", mend)
         two_texts = pairs and self.source == "text"
         if two_texts and self.mixture.paths:
