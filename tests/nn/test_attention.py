@@ -76,7 +76,7 @@ def layer(cfg, params, x_BLD):
     view = Visibility(order_BL, order_BL, ids_BL, ids_BL, True)
     encodings, extents_BL = make_encodings(cfg, True), order_BL + 1
     context = Context(
-        encodings, view, order_BL, order_BL, extents_BL, None, None, None, frozenset()
+        encodings, view, order_BL, order_BL, extents_BL, None, None, None, None, frozenset()
     )
     graphdef, _ = nnx.split(SelfAttention(cfg, cfg.layer_specs(1)[0], jnp.dtype("float32")))
     out_BLD, _, weights_BHLS = nnx.merge(graphdef, params)(x_BLD, context, 0, None)
