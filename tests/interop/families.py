@@ -19,6 +19,8 @@ DECODER = {
     "head_dim": 8,
     "max_position_embeddings": 64,
 }
+# PyTorch's product of groups takes rows of multiples of 16 bytes.
+EXPERTS = DECODER | {"intermediate_size": 20}
 ENCODER = {
     "vocab_size": VOCAB,
     "hidden_size": 30,
@@ -98,10 +100,10 @@ CASES: dict[str, list[tuple[str, dict[str, Any]]]] = {
         ("MistralForCausalLM", DECODER | {"sliding_window": 30, "num_key_value_heads": 3}),
     ],
     "mixtral": [
-        ("MixtralForCausalLM", DECODER | {"num_local_experts": 5, "head_dim": None}),
-        ("MixtralForCausalLM", DECODER | {"sliding_window": 4, "num_experts_per_tok": 3}),
-        ("MixtralForCausalLM", DECODER | {"tie_word_embeddings": True, "rms_norm_eps": 1e-3}),
-        ("MixtralForCausalLM", DECODER | {"num_key_value_heads": 6, "num_local_experts": 2}),
+        ("MixtralForCausalLM", EXPERTS | {"num_local_experts": 5, "head_dim": None}),
+        ("MixtralForCausalLM", EXPERTS | {"sliding_window": 4, "num_experts_per_tok": 3}),
+        ("MixtralForCausalLM", EXPERTS | {"tie_word_embeddings": True, "rms_norm_eps": 1e-3}),
+        ("MixtralForCausalLM", EXPERTS | {"num_key_value_heads": 6, "num_local_experts": 2}),
     ],
     "qwen3": [
         ("Qwen3ForCausalLM", DECODER | SLIDES),
