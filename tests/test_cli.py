@@ -164,7 +164,7 @@ def bad_inputs(f: Path) -> list[tuple[list[str], str, str]]:
         (["eval.py", f"--workdir={f / 'pairs'}", "--prompt=" + "a " * 16], "--prompt", "17 tokens"),
         ([*evaluate, "--mesh=fsdp:3"], "mesh.fsdp", "3 does not divide the 1 devices"),
         ([*evaluate, "--mesh=heads:2"], "--mesh", "write AXIS:SIZE"),
-        ([*train, "--config.mesh.expert=2"], "mesh.expert", "expert layers yet"),
+        ([*train, "--config.mesh.expert=2"], "mesh.expert", "no layer has experts"),
         ([*train, "--config.mesh.tensor=3"], "mesh.tensor", "model.num_heads = "),
         ([*evaluate, "--prompt=the", "--sampler=top_z:1"], "sampler", "choose from"),
         ([*evaluate, "--prompt=the", "--sampler=top_p:2"], "sampler.p", "2"),
