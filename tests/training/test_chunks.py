@@ -109,7 +109,7 @@ def test_memory_of_a_large_vocabulary():
         tx, schedule = make_optimizer(cfg)
         params = abstract_params(build(cfg.model))
         zero = jax.ShapeDtypeStruct((), jnp.int32)
-        state = TrainState(zero, params, jax.eval_shape(tx.init, params), zero, zero)
+        state = TrainState(zero, params, jax.eval_shape(tx.init, params), {}, zero, zero)
         names = ("tokens", "targets", "segment_ids", "positions")
         rows = {name: jax.ShapeDtypeStruct((1, 4096), jnp.int32) for name in names}
         rows["weights"] = jax.ShapeDtypeStruct((1, 4096), jnp.float32)
