@@ -207,7 +207,7 @@ def check_others(position: PositionConfig, kinds: Sequence[str], num_heads: int)
         at_least(f"{where}.fire", position.fire, 1, "width")
     if "xpos" in kinds:
         positive(f"{where}.xpos", position.xpos, "gamma", "scale_base")
-        for name, low, high in (("gamma", 1e-6, 1e6), ("scale_base", 1.0, math.inf)):
+        for name, low, high in (("gamma", 1e-6, 1e6), ("scale_base", 0.1, math.inf)):
             value = getattr(position.xpos, name)
             if not low <= value <= high:
                 refuse(f"{where}.xpos.{name}", f"is {value}", f"give {low:g} to {high:g}")
