@@ -62,7 +62,7 @@ def test_a_balance_over_the_batch_is_each_microbatch_s():
     np.testing.assert_allclose(one["loss"], four["loss"], rtol=1e-5)
     np.testing.assert_allclose(one["experts/load_cv"], four["experts/load_cv"], rtol=1e-5)
     assert one["experts/balance"] < four["experts/balance"]
-    assert abs(one["total"] / four["total"] - 1) > 1e-3
+    assert abs(one["total"] / four["total"] - 1) > 1e-4  # ten times what is equal elsewhere
 
 
 def test_the_update_is_that_of_the_sum_of_means():
@@ -97,11 +97,13 @@ def products(cfg):
 
 @pytest.mark.parametrize("scan", [False, True])
 def test_losses_of_layers_cost_no_pass_of_their_own(scan):
-    """As many products with them as without: in several microbatches too, none for weights."""
+    """One product a layer of their own, f · P: in several microbatches too, none for weights."""
     cfg = MOE | {"train__num_microbatches": 2, "model__scan_layers": scan, "model__num_layers": 2}
     without = {"model__moe__balance_weight": 0.0, "model__moe__balance_over": "batch"}
     without |= {"model__moe__z_weight": 0.0}
-    assert products(tiny.config(**cfg)) == products(tiny.config(**(cfg | without))) > 10
+    fewest = products(tiny.config(**(cfg | without)))
+    assert fewest > 10
+    assert products(tiny.config(**cfg)) - fewest == (1 if scan else 2)
 
 
 def test_nothing_supervised_leaves_the_layers_losses():
