@@ -67,7 +67,7 @@ def growth(model: nnx.Module, *prompts: np.ndarray) -> str:
     }
     seconds = interleaved(runs, 3)
     near, far = (seconds[f"{n} {1 + STEPS}"] - seconds[f"{n} 1"] for n in range(2))
-    return f"+{far / near - 1:.0%}"
+    return f"{far / near - 1:+.0%}"
 
 
 def make_model(dtype: str = "float32") -> nnx.Module:
