@@ -20,19 +20,15 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from benchmarks.train_step import jax_step
 from configs.presets import gpt2_medium, gpt2_small
 from jaxformer.config import RunConfig
-from jaxformer.data.blank import blank_batch
 from jaxformer.errors import UserError
 from jaxformer.evaluation.report import markdown
 from jaxformer.generation import Greedy, generate
-from jaxformer.models import build, init
+from jaxformer.models import abstract_params, build, init
 from jaxformer.nn.kernels.select import check_kernel
-from jaxformer.sharding import put_batch
 from jaxformer.training.metrics import flops_per_position
-from jaxformer.training.optim import make_optimizer
-from jaxformer.training.state import abstract_state, initialise
-from jaxformer.training.step import jit_train_step
 
 PRESETS = {"GPT-2 small": (gpt2_small, 16), "GPT-2 medium": (gpt2_medium, 8)}  # with rows a step
 KERNELS = ("reference", "blockwise", "cudnn")
@@ -97,26 +93,11 @@ def train(name: str, kernel: str, rate: float, tiny: bool) -> dict[str, Any]:
     except UserError as error:
         return line | {"ms a step": error.what, "tokens/s": "", "share of the matmul rate": ""}
     cfg = config(preset, rows, kernel, tiny)
-    graphdef, _ = nnx.split(build(cfg.model, cfg.compute_dtype))
-    tx, schedule = make_optimizer(cfg)
-    make = lambda: init(cfg.model, jax.random.key(0))  # noqa: E731
-    abstract = abstract_state(make, tx, None)
-    state = initialise(make, tx, abstract)
-    step = jit_train_step(graphdef, tx, schedule, cfg, abstract, None)
-    rng = np.random.default_rng(0)
-    batch: dict[str, Any] = {n: np.ones_like(x) for n, x in blank_batch(cfg).items()}
-    for words in ("tokens", "targets"):
-        shape = batch[words].shape
-        batch[words] = rng.integers(3, cfg.model.vocab_size, shape, batch[words].dtype)
-    placed = put_batch(None, batch)
-
-    def run() -> Any:
-        nonlocal state
-        state, metrics = step(state, placed)
-        return metrics
-
-    seconds, tokens = median(run), rows * cfg.data.length
-    share = flops_per_position(cfg, abstract.params) * tokens / seconds / rate
+    shape = rows, cfg.data.length + 1
+    ids = np.random.default_rng(0).integers(3, cfg.model.vocab_size, shape)
+    seconds, tokens = median(jax_step(cfg, ids)), rows * cfg.data.length
+    flops = flops_per_position(cfg, abstract_params(build(cfg.model)))
+    share = flops * tokens / seconds / rate
     return line | {
         "ms a step": f"{1000 * seconds:.1f}",
         "tokens/s": f"{tokens / seconds:,.0f}",

@@ -18,6 +18,7 @@ from flax import nnx
 
 from jaxformer.command import OK, guard
 from jaxformer.evaluation.report import markdown
+from jaxformer.generation.text import encode_sources
 from jaxformer.interop import from_huggingface
 from jaxformer.models import build
 
@@ -46,11 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     assert tokenizer is not None
     sentences = sorted({text for a, b, _ in PAIRS for text in (a, b)})
     # Framed and padded by us, and the ids given to both.
-    rows = [[tokenizer.bos_id, *tokenizer.encode(s), tokenizer.eos_id] for s in sentences]
-    segments_BL = np.zeros((len(rows), max(map(len, rows))), np.int32)
-    tokens_BL = segments_BL.copy()
-    for row, ids in enumerate(rows):
-        tokens_BL[row, : len(ids)], segments_BL[row, : len(ids)] = ids, 1
+    tokens_BL, segments_BL = encode_sources(tokenizer, sentences, add_bos=True, add_eos=True)
     model = nnx.merge(nnx.split(build(cfg))[0], params)
     out = model(jnp.asarray(tokens_BL), jnp.asarray(segments_BL))
     bert = transformers.AutoModel.from_pretrained(folder).eval()

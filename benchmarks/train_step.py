@@ -14,14 +14,17 @@ from typing import Any
 
 import jax
 import numpy as np
+from flax import nnx
 
 from benchmarks.timing import Runs, interleaved, matmul
 from configs import shakespeare_char
 from jaxformer.analysis.accounts import flops
 from jaxformer.config import RunConfig
+from jaxformer.data.blank import blank_batch
 from jaxformer.models import build, init
+from jaxformer.sharding import put_batch
 from jaxformer.training.optim import make_optimizer
-from jaxformer.training.state import abstract_state, new_state
+from jaxformer.training.state import abstract_state, initialise
 from jaxformer.training.step import jit_train_step
 
 VOCAB = 65
@@ -80,29 +83,22 @@ def config(
 
 
 def jax_step(cfg: RunConfig, ids: np.ndarray) -> Callable[[], Any]:
-    """The step as training runs it, on one batch again and again."""
-    from flax import nnx
-
-    graphdef = nnx.graphdef(build(cfg.model, cfg.compute_dtype))
+    """The step as training runs it, on one batch of ids [B, L + 1] again and again."""
+    graphdef, _ = nnx.split(build(cfg.model, cfg.compute_dtype))
     tx, schedule = make_optimizer(cfg)
     make = lambda: init(cfg.model, jax.random.key(0))  # noqa: E731
     abstract = abstract_state(make, tx, None)
+    state = initialise(make, tx, abstract)
     step = jit_train_step(graphdef, tx, schedule, cfg, abstract, None)
-    held = {"state": jax.jit(lambda: new_state(make(), tx))()}
-    rows, length = ids.shape[0], ids.shape[1] - 1
-    batch = jax.device_put(
-        {
-            "tokens": ids[:, :-1].astype(np.int32),
-            "targets": ids[:, 1:].astype(np.int32),
-            "weights": np.ones((rows, length), np.float32),
-            "segment_ids": np.ones((rows, length), np.int32),
-            "positions": np.broadcast_to(np.arange(length, dtype=np.int32), (rows, length)),
-        }
-    )
+    batch: dict[str, Any] = {name: np.ones_like(x) for name, x in blank_batch(cfg).items()}
+    words = {"tokens": ids[:, :-1], "targets": ids[:, 1:]}
+    batch |= {name: x.astype(batch[name].dtype) for name, x in words.items()}
+    placed = put_batch(None, batch)
 
     def run() -> None:
-        held["state"], metrics = step(held["state"], batch)
-        jax.block_until_ready((held["state"].params, metrics))
+        nonlocal state
+        state, metrics = step(state, placed)
+        jax.block_until_ready((state.params, metrics))
 
     return run
 

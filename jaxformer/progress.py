@@ -37,6 +37,13 @@ class Lines:
         print(line, file=sys.stderr, flush=True)
 
 
+class Silent:
+    """Shows nothing: of several processes one shows."""
+
+    def update(self, step: int, metrics: Mapping[str, Any]) -> None:
+        del step, metrics
+
+
 @contextlib.contextmanager
 def show_progress(num_steps: int, log_every: int, unit: str = "step") -> Iterator[Bar | Lines]:
     """The progress display of a run of `num_steps`, or of as many of another `unit`."""

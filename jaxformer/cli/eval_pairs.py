@@ -34,8 +34,7 @@ def main(run: Run, schemes: tuple[Scheme, ...]) -> int:
                 variant.model, files, **how, prefix=cfg.objective.kind == "prefix_lm"
             ):
                 found.append(one)
-                if bar is not None:
-                    bar.update(len(rows) + len(found), {})
+                bar.update(len(rows) + len(found), {})
             records = pair_records(found)
             under = f", positions {variant.name}" if len(variants) > 1 else ""
             title = f"Minimal pairs, step {run.step}{under}"

@@ -49,8 +49,7 @@ def main(run: Run, schemes: tuple[Scheme, ...]) -> int:
                 prefix=cfg.objective.kind == "prefix_lm",
             ):
                 done += 1
-                if bar is not None:
-                    bar.update(done, {"loss": found.nats / found.num_tokens})
+                bar.update(done, {"loss": found.nats / found.num_tokens})
             assert found is not None
             rows += [{"positions": variant.name} | row for row in text_records(found, text)]
     title = f"{FLAGS.perplexity}, step {run.step}: windows of {cut.window}, stride {cut.stride}"

@@ -45,10 +45,9 @@ def main(run: Run, schemes: tuple[Scheme, ...]) -> int:
         "max_new_tokens": FLAGS.max_new_tokens,
         "repetition_penalty": FLAGS.repetition_penalty,
         "positions": schemes[0].name,
-        "compute_dtype": cfg.compute_dtype,
     }
     settings = told | {"digest": digest(path), "workdir": FLAGS.workdir}
-    settings |= {"step": run.step, "weights": run.weights}
+    settings |= {"step": run.step, "weights": run.weights, "compute_dtype": cfg.compute_dtype}
     with together():  # all have read it before one writes
         journal = Journal(out / "generated.partial.jsonl", settings)
     with together():
@@ -79,8 +78,7 @@ def main(run: Run, schemes: tuple[Scheme, ...]) -> int:
             seconds, batches = time.perf_counter() - start, batches + 1
             if is_first():
                 journal.append(new)
-            if bar is not None:
-                bar.update(batches, {"tokens_per_second": tokens / seconds})
+            bar.update(batches, {"tokens_per_second": tokens / seconds})
     done = [answers[row] for row in range(len(lines))]
     rows, shown = _summarise(lines, done, tokens, seconds)
     if is_first():

@@ -9,7 +9,7 @@ from jaxformer.command import FLAGS, OK
 from jaxformer.distributed import is_first, say, together
 from jaxformer.errors import PUBLISHED, UserError
 from jaxformer.evaluation import report
-from jaxformer.progress import Bar, Lines, show_progress
+from jaxformer.progress import Bar, Lines, Silent, show_progress
 from jaxformer.run import Run
 
 
@@ -53,10 +53,10 @@ def show(tables: Mapping[str, str], paths: Sequence[Path], more: str = "") -> No
 
 
 @contextlib.contextmanager
-def progress(total: int, every: int, unit: str) -> Iterator[Bar | Lines | None]:
+def progress(total: int, every: int, unit: str) -> Iterator[Bar | Lines | Silent]:
     """The progress display; of several processes one has it."""
     if not is_first():
-        yield None
+        yield Silent()
         return
     with show_progress(total, every, unit) as bar:
         yield bar

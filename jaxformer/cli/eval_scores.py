@@ -45,8 +45,7 @@ def main(run: Run, schemes: tuple[Scheme, ...]) -> int:
                 part.num_greedy,
             )
             batches += 1
-            if bar is not None:
-                bar.update(batches, {})
+            bar.update(batches, {})
     found = Scores(logprobs, tokens, greedy)
     objects = [
         {"id": line.id, **line.texts}

@@ -12,6 +12,7 @@ from jaxformer.config import RunConfig
 from jaxformer.data.columns import json_objects, string_of
 from jaxformer.data.tokenizers import Tokenizer
 from jaxformer.errors import UserError
+from jaxformer.generation.text import frame_sources
 from jaxformer.nn.positions.sources import document_limit
 
 
@@ -45,15 +46,13 @@ def prompt_ids(
     """
     field, (most, limit) = prompt_field(cfg), document_limit(cfg.model)
     both, data = field == "source", cfg.data
-    before = [tokenizer.bos_id] if data.add_bos else []
-    after = [tokenizer.eos_id] if both and data.add_eos else []
     found = []
     for line in lines:
         try:
-            ids = tokenizer.encode(line.texts[field])
+            texts = [line.texts[field]]
+            (ids,) = frame_sources(tokenizer, texts, data.add_bos, both and data.add_eos)
         except UserError as error:
             raise UserError(line.where, error.what, error.mend)
-        ids = np.concatenate([before, ids, after]).astype(np.int32)
         if not len(ids):
             what = f"has an empty {field}"
             raise UserError(line.where, what, "give it some text: no token comes before")

@@ -62,13 +62,17 @@ def write_tables(
     told: Mapping[str, Any],
     rows: Sequence[Row],
     shown: Mapping[str, str],
+    page: str = "",
 ) -> list[Path]:
-    """Long rows as NAME.csv and, with all that is `told` of them, NAME.json; tables as NAME.md."""
+    """Long rows as NAME.csv and, with all that is `told` of them, NAME.json; tables as a page.
+
+    It is PAGE.md, or NAME.md.
+    """
     document = "\n".join(f"## {title}\n\n{table}" for title, table in shown.items())
     return [
         write_csv(out_dir / f"{name}.csv", rows),
         write_json(out_dir / f"{name}.json", {**told, "results": list(rows)}),
-        write_atomic(out_dir / f"{name}.md", document),
+        write_atomic(out_dir / f"{page or name}.md", document),
     ]
 
 

@@ -208,14 +208,8 @@ def _write(
     shown: Mapping[str, str],
     texts: list[str],
 ) -> list[Path]:
-    document = "\n".join(f"## {title}\n\n{table}" for title, table in shown.items())
-    told = {"step": run.step, "weights": run.weights}
-    told |= {"compute_dtype": run.config.compute_dtype, "results": results}
-    paths = [
-        report.write_csv(out_dir / "results.csv", results),
-        report.write_json(out_dir / "results.json", told),
-        report.write_atomic(out_dir / "table.md", document),
-    ]
+    told = {"step": run.step, "weights": run.weights, "compute_dtype": run.config.compute_dtype}
+    paths = report.write_tables(out_dir, "results", told, results, shown, page="table")
     if texts:
         is_short = all("\n" not in text for text in texts)
         separator = "\n" if is_short else "\n" + "-" * 80 + "\n"

@@ -170,7 +170,7 @@ def _sources(
     real_BS = segments_BS == 1
     source_BS = np.where(real_BS, source_BS, 0)
     for row, ids in enumerate(source_BS):
-        _check_ids(config, "source", row, ids)
+        check_ids(config, "source", row, ids)
     (most, field), longest = document_limit(config), int(real_BS.sum(1).max())
     if most and longest > most:
         what = f"number {int(real_BS.sum(1).argmax())} has {longest} tokens"
@@ -213,7 +213,7 @@ def _check_prompts(
         if length > prompts_BP.shape[1]:
             what = f"number {row} has length {length} in an array of {prompts_BP.shape[1]} tokens"
             raise UserError("prompt", what, "lengths count the real tokens of each row")
-        _check_ids(config, "prompt", row, prompts_BP[row, :length])
+        check_ids(config, "prompt", row, prompts_BP[row, :length])
     if eos_id >= config.vocab_size:
         what = f"is {eos_id}, outside the model's vocabulary of {config.vocab_size}"
         raise UserError("eos_id", what, "give -1 to never stop early")
@@ -223,7 +223,8 @@ def _check_prompts(
         raise UserError(field, what, "shorten the prompt or ask for fewer tokens")
 
 
-def _check_ids(config: Any, where: str, row: int, ids: np.ndarray) -> None:
+def check_ids(config: Any, where: str, row: int, ids: np.ndarray) -> None:
+    """Raises UserError for ids outside the vocabulary."""
     if ids.size and (ids.min() < 0 or ids.max() >= config.vocab_size):
         what = f"number {row} has token {ids.min() if ids.min() < 0 else ids.max()}"
         raise UserError(where, what, f"the model's vocabulary is 0 to {config.vocab_size - 1}")

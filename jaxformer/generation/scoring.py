@@ -17,9 +17,9 @@ import numpy as np
 from flax import nnx
 
 from jaxformer.errors import UserError
-from jaxformer.generation.inputs import bucket
-from jaxformer.generation.text import Tokenizer
-from jaxformer.models import forward
+from jaxformer.generation.inputs import bucket, check_ids
+from jaxformer.generation.text import Tokenizer, frame_sources
+from jaxformer.models import forward, in_parts
 from jaxformer.nn.positions.sources import check_any_text, document_limit
 from jaxformer.sharding import mesh_of, put_whole, replicate, using
 
@@ -140,12 +140,9 @@ def encode_pairs(
     """Ids of prompts and continuations as `score_texts` has them."""
     config: Any = model.config  # pyright: ignore[reportAttributeAccessIssue]
     both = config.architecture == "encoder_decoder"
-    before = [tokenizer.bos_id] if add_bos else []
-    after = [tokenizer.eos_id] if add_eos and both else []
-    end = [tokenizer.eos_id] if both else []
     return (
-        [_join(before, tokenizer.encode(text), after) for text in prompts],
-        [_join([], tokenizer.encode(text), end) for text in continuations],
+        frame_sources(tokenizer, prompts, add_bos, add_eos and both),
+        frame_sources(tokenizer, continuations, False, both),
     )
 
 
@@ -162,11 +159,6 @@ def _score(
     most = max(1, LOGITS // (batch_size * model.config.vocab_size))
     parts = -(-width // min(width, most))
 
-    def split(x: jax.Array) -> jax.Array:
-        """[parts, B, M / parts, …]"""
-        x = jnp.pad(x, ((0, 0), (0, -width % parts), *[(0, 0)] * (x.ndim - 2)))
-        return jnp.moveaxis(x.reshape(batch_size, -1, parts, *x.shape[2:]), 2, 0)
-
     def part(pair: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         hidden_BMD, targets_BM = pair
         logits_BMV = model.readout(hidden_BMD)
@@ -177,7 +169,8 @@ def _score(
     def joined(x: jax.Array) -> jax.Array:
         return replicate(jnp.moveaxis(x, 0, 2).reshape(batch_size, -1)[:, :width])
 
-    logprobs, right = jax.lax.map(part, (split(hidden_BMD), split(batch["targets"])))
+    pairs = tuple(in_parts(x, parts) for x in (hidden_BMD, batch["targets"]))
+    logprobs, right = jax.lax.map(part, pairs)
     return joined(logprobs), joined(right)
 
 
@@ -222,10 +215,6 @@ def _places(continuations: Sequence[np.ndarray], starts: Sequence[int]) -> dict[
     return {"targets": targets_BM, "at": at_BM}
 
 
-def _join(*parts: Ids) -> np.ndarray:
-    return np.concatenate([np.asarray(part, np.int32) for part in parts])
-
-
 def _fill(x: np.ndarray, rows: int) -> np.ndarray:
     """Rows of padding behind a last batch, so that all have one shape."""
     return np.pad(x, ((0, rows - len(x)), *[(0, 0)] * (x.ndim - 1)))
@@ -250,11 +239,7 @@ def _check(
             if not len(ids):
                 mend = "give it at least one token, such as the one that starts a document"
                 raise UserError(name, f"number {row} is empty", mend)
-            low, high = int(np.min(ids)), int(np.max(ids))
-            if low < 0 or high >= config.vocab_size:
-                mend = f"the model's vocabulary is 0 to {config.vocab_size - 1}"
-                what = f"number {row} has token {low if low < 0 else high}"
-                raise UserError(name, what, mend)
+            check_ids(config, name, row, np.asarray(ids))
         read = (len(prompt), len(continuation)) if both else (len(prompt) + len(continuation) - 1,)
         if most and max(read) > most:
             name = first if read[0] > most and both else "continuation"

@@ -8,9 +8,8 @@ import numpy as np
 from flax import nnx
 
 from jaxformer.generation.generate import stream
-from jaxformer.generation.inputs import room
 from jaxformer.generation.sampling import Sampler
-from jaxformer.generation.text import Tokenizer, encode_prompts, encode_sources
+from jaxformer.generation.text import Tokenizer, prompt_inputs, source_inputs
 
 HALF = "\ufffd"  # what bytes decode to that are no character, or not one yet
 EVERY = 4  # tokens
@@ -29,22 +28,10 @@ def stream_text(
     repetition_penalty: float = 1.0,
 ) -> Iterator[str]:
     """The prompt, then its continuation as it comes: together what `continue_text` gives."""
-    tokens_BP, lengths_B = encode_prompts(tokenizer, [prompt], add_bos=add_bos)
-    config = model.config  # pyright: ignore[reportAttributeAccessIssue]
-    found = stream(
-        model,
-        tokens_BP,
-        lengths_B,
-        max_new_tokens=max(1, room(config, int(lengths_B.max()), max_new_tokens)),
-        sampler=sampler,
-        key=key,
-        eos_id=tokenizer.eos_id,
-        pad_id=tokenizer.pad_id,
-        prefix=prefix,
-        repetition_penalty=repetition_penalty,
-        every=EVERY,
-    )
-    before = tokens_BP[0, : lengths_B[0]]
+    given = prompt_inputs(model, tokenizer, [prompt], max_new_tokens, add_bos=add_bos)
+    how = {"prefix": prefix, "repetition_penalty": repetition_penalty}
+    found = stream(model, **given, sampler=sampler, key=key, **how, every=EVERY)
+    before = given["prompts_BP"][0, : given["lengths_B"][0]]
     rows = (np.concatenate([before, out.tokens[0, : out.lengths[0]]]) for out in found)
     yield from pieces(tokenizer, itertools.chain([before], rows))
 
@@ -62,23 +49,10 @@ def stream_answer(
     repetition_penalty: float = 1.0,
 ) -> Iterator[str]:
     """The target of a source as it comes: together what `answer` gives."""
-    source_BS, segment_ids_BS = encode_sources(
-        tokenizer, [source], add_bos=add_bos, add_eos=add_eos
-    )
-    config = model.config  # pyright: ignore[reportAttributeAccessIssue]
-    found = stream(
-        model,
-        source_BS=source_BS,
-        source_segment_ids=segment_ids_BS,
-        max_new_tokens=max(1, room(config, 1, max_new_tokens)),
-        sampler=sampler,
-        key=key,
-        eos_id=tokenizer.eos_id,
-        bos_id=tokenizer.start_id,
-        pad_id=tokenizer.pad_id,
-        repetition_penalty=repetition_penalty,
-        every=EVERY,
-    )
+    framed = {"add_bos": add_bos, "add_eos": add_eos}
+    given = source_inputs(model, tokenizer, [source], max_new_tokens, **framed)
+    how = {"repetition_penalty": repetition_penalty, "every": EVERY}
+    found = stream(model, **given, sampler=sampler, key=key, **how)
     yield from pieces(tokenizer, (out.tokens[0, : out.lengths[0]] for out in found))
 
 

@@ -48,6 +48,48 @@ def encode_prompts(
     return pad(rows)
 
 
+def prompt_inputs(
+    model: nnx.Module,
+    tokenizer: Tokenizer,
+    prompts: Sequence[str],
+    max_new_tokens: int,
+    *,
+    add_bos: bool,
+) -> dict[str, Any]:
+    """What `generate` and `stream` are given to continue texts; UserError as for the prompts."""
+    tokens_BP, lengths_B = encode_prompts(tokenizer, prompts, add_bos=add_bos)
+    config = model.config  # pyright: ignore[reportAttributeAccessIssue]
+    return {
+        "prompts_BP": tokens_BP,
+        "lengths_B": lengths_B,
+        "max_new_tokens": max(1, room(config, int(lengths_B.max()), max_new_tokens)),
+        "eos_id": tokenizer.eos_id,
+        "pad_id": tokenizer.pad_id,
+    }
+
+
+def source_inputs(
+    model: nnx.Module,
+    tokenizer: Tokenizer,
+    sources: Sequence[str],
+    max_new_tokens: int,
+    *,
+    add_bos: bool,
+    add_eos: bool,
+) -> dict[str, Any]:
+    """The same to answer sources, framed as in training."""
+    source_BS, segment_ids_BS = encode_sources(tokenizer, sources, add_bos=add_bos, add_eos=add_eos)
+    config = model.config  # pyright: ignore[reportAttributeAccessIssue]
+    return {
+        "source_BS": source_BS,
+        "source_segment_ids": segment_ids_BS,
+        "max_new_tokens": max(1, room(config, 1, max_new_tokens)),
+        "eos_id": tokenizer.eos_id,
+        "bos_id": tokenizer.start_id,
+        "pad_id": tokenizer.pad_id,
+    }
+
+
 def continue_text(
     model: nnx.Module,
     tokenizer: Tokenizer,
@@ -65,24 +107,12 @@ def continue_text(
     Continues to the end token, or for `max_new_tokens`, or to the end of a learned position table.
     Raises UserError where such a table has no room after the longest prompt.
     """
-    tokens_BP, lengths_B = encode_prompts(tokenizer, prompts, add_bos=add_bos)
-    config = model.config  # pyright: ignore[reportAttributeAccessIssue]
-    out = generate(
-        model,
-        tokens_BP,
-        lengths_B,
-        max_new_tokens=max(1, room(config, int(lengths_B.max()), max_new_tokens)),
-        sampler=sampler,
-        key=key,
-        eos_id=tokenizer.eos_id,
-        pad_id=tokenizer.pad_id,
-        prefix=prefix,
-        repetition_penalty=repetition_penalty,
-    )
-    return [
-        tokenizer.decode(np.concatenate([tokens_BP[row, :p], out.tokens[row, :n]]))
-        for row, (p, n) in enumerate(zip(lengths_B, out.lengths, strict=True))
-    ]
+    given = prompt_inputs(model, tokenizer, prompts, max_new_tokens, add_bos=add_bos)
+    how = {"prefix": prefix, "repetition_penalty": repetition_penalty}
+    out = generate(model, **given, sampler=sampler, key=key, **how)
+    befores = (ids[:n] for ids, n in zip(given["prompts_BP"], given["lengths_B"], strict=True))
+    news = (ids[:n] for ids, n in zip(out.tokens, out.lengths, strict=True))
+    return [tokenizer.decode(np.concatenate(pair)) for pair in zip(befores, news, strict=True)]
 
 
 def answer(
@@ -102,20 +132,9 @@ def answer(
     It ends with the end token, after `max_new_tokens`, or where a learned position table does.
     Raises UserError for what the tokenizer does not know and for a source longer than such a table.
     """
-    source_BS, segment_ids_BS = encode_sources(tokenizer, sources, add_bos=add_bos, add_eos=add_eos)
-    config = model.config  # pyright: ignore[reportAttributeAccessIssue]
-    out = generate(
-        model,
-        source_BS=source_BS,
-        source_segment_ids=segment_ids_BS,
-        max_new_tokens=max(1, room(config, 1, max_new_tokens)),
-        sampler=sampler,
-        key=key,
-        eos_id=tokenizer.eos_id,
-        bos_id=tokenizer.start_id,
-        pad_id=tokenizer.pad_id,
-        repetition_penalty=repetition_penalty,
-    )
+    framed = {"add_bos": add_bos, "add_eos": add_eos}
+    given = source_inputs(model, tokenizer, sources, max_new_tokens, **framed)
+    out = generate(model, **given, sampler=sampler, key=key, repetition_penalty=repetition_penalty)
     return [tokenizer.decode(ids[:n]) for ids, n in zip(out.tokens, out.lengths, strict=True)]
 
 
@@ -183,7 +202,8 @@ def frame_sources(
     """Ids of each source, framed as in training."""
     before = [tokenizer.bos_id] if add_bos else []
     after = [tokenizer.eos_id] if add_eos else []
-    return [np.concatenate([before, tokenizer.encode(text), after]) for text in sources]
+    parts = ([before, tokenizer.encode(text), after] for text in sources)
+    return [np.concatenate(part).astype(np.int32) for part in parts]
 
 
 def pad(rows: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:

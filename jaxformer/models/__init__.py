@@ -17,7 +17,7 @@ from jaxformer.errors import UserError
 from jaxformer.models.decoder import Decoder
 from jaxformer.models.encoder import Encoder
 from jaxformer.models.encoder_decoder import EncoderDecoder
-from jaxformer.models.forward import forward, sums_over
+from jaxformer.models.forward import forward, in_parts, sums_over
 from jaxformer.models.lstm import Lstm
 from jaxformer.models.output import Output
 from jaxformer.nn import parameters
@@ -39,6 +39,7 @@ __all__ = [
     "Output",
     "build",
     "forward",
+    "in_parts",
     "init",
     "sums_over",
 ]

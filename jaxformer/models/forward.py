@@ -78,24 +78,25 @@ def sums_over(
         return sums(out.logits, targets_BL, weights_BL, *(its.logits for _, its in others))
     parts = -(-targets_BL.shape[1] // chunk)
 
-    def split(x: jax.Array) -> jax.Array:
-        """[parts, B, L / parts, …]: every part has positions from all over the row.
-
-        So each device that holds a stretch of the rows has its share of every part.
-        """
-        x = jnp.pad(x, ((0, 0), (0, -x.shape[1] % parts), *[(0, 0)] * (x.ndim - 2)))
-        return jnp.moveaxis(x.reshape(len(x), -1, parts, *x.shape[2:]), 2, 0)
-
     @jax.checkpoint
     def part(hidden: jax.Array, targets: jax.Array, weights: jax.Array, *theirs: jax.Array) -> Any:
         logits = [other.readout(h) for (other, _), h in zip(others, theirs, strict=True)]
         return sums(model.readout(hidden), targets, weights, *logits)
 
     hidden = (its.hidden for _, its in others)
-    xs = tuple(split(x) for x in (out.hidden, targets_BL, weights_BL, *hidden))
+    xs = tuple(in_parts(x, parts) for x in (out.hidden, targets_BL, weights_BL, *hidden))
     shapes = jax.eval_shape(part, *(x[0] for x in xs))
     zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
     total, _ = jax.lax.scan(
         lambda carry, x: (jax.tree.map(jnp.add, carry, part(*x)), None), zeros, xs
     )
     return total
+
+
+def in_parts(x: jax.Array, parts: int) -> jax.Array:
+    """[parts, B, L / parts, …] of [B, L, …], zeros behind: each part has positions from all over.
+
+    So each device that holds a stretch of the rows has its share of every part.
+    """
+    x = jnp.pad(x, ((0, 0), (0, -x.shape[1] % parts), *[(0, 0)] * (x.ndim - 2)))
+    return jnp.moveaxis(x.reshape(len(x), -1, parts, *x.shape[2:]), 2, 0)

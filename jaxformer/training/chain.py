@@ -9,14 +9,15 @@ and `data`, a chain of the digests alone, compares runs whose losses may differ 
 import binascii
 import hashlib
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 
-from jaxformer.sharding import path_of
+from jaxformer.sharding import fit, path_of, replicated
 
 LENGTH = 16  # hexadecimal digits kept of a hash
 GOLDEN = 0x9E3779B9
@@ -34,6 +35,14 @@ class Chain:
         computed = np.array([loss, grad_norm], np.float32).tobytes()
         data, chain = self.links["data"], self.links["chain"]
         self.links = {"data": _hash(data, place), "chain": _hash(chain, place + computed)}
+
+
+def parameters_digest(stored: Any, mesh: Mesh | None) -> Callable[[Any], jax.Array]:
+    """A jitted `digest` of parameters in the shapes of checkpoints, which every process reads."""
+    return jax.jit(
+        lambda params: digest(jax.tree.map(lambda x, like: fit(x, like.shape), params, stored)),
+        out_shardings=replicated(mesh),
+    )
 
 
 def digest(tree: Any) -> jax.Array:

@@ -25,10 +25,10 @@ from jaxformer.mesh import make_mesh, place
 from jaxformer.models import build, init
 from jaxformer.nn.kernels import check_kernel
 from jaxformer.nn.positions import check_bounds
-from jaxformer.sharding import check_batch, fit, put_batch, replicated, resized, using
+from jaxformer.sharding import check_batch, put_batch, resized, using
 from jaxformer.training.agreement import check_same_start, check_same_step, notice, with_stop
 from jaxformer.training.average import weights
-from jaxformer.training.chain import Chain, as_hex, digest
+from jaxformer.training.chain import Chain, as_hex, parameters_digest
 from jaxformer.training.clock import Clock
 from jaxformer.training.freeze import check_frozen
 from jaxformer.training.log import Log, Progress
@@ -95,7 +95,6 @@ def _train(
         if state is None:
             say(f"{workdir} is finished: it has its {end} steps")
             return end
-        everywhere = replicated(mesh)
         flops = flops_per_position(cfg, stored.params)
         meter = Meter(flops, peak_flops(mesh.size if mesh else 1))
         writer = None
@@ -107,10 +106,7 @@ def _train(
         step = jit_train_step(graphdef, tx, schedule, cfg, abstract, mesh, taught)
         run = _Run(
             step=step if teacher is None else lambda *of: step(*of, teacher.params),
-            digest=jax.jit(
-                lambda params: digest(jax.tree.map(_cut, params, stored.params)),
-                out_shardings=everywhere,
-            ),
+            digest=parameters_digest(stored.params, mesh),
             evaluate=validation(cfg, graphdef, data.validation, mesh),
             batches=held.enter_context(contextlib.closing(_loader(cfg, data, loader, mesh))),
             saved=saved,
@@ -195,10 +191,6 @@ def _loader(
     if isinstance(data.train, RowStream):
         return StreamLoader(data.train, size, state, *part)
     return Loader(data.train, size, cfg.data_seed, state["step"], *part)
-
-
-def _cut(x: jax.Array, like: Any) -> jax.Array:
-    return fit(x, like.shape)
 
 
 def _due(step: int, every: int) -> bool:

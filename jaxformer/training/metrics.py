@@ -111,11 +111,10 @@ def flops_per_position(cfg: RunConfig, abstract_params: Any) -> float:
 
     Chowdhery et al. 2022 (PaLM), appendix B, with N as in Kaplan et al. 2020 §2.1: weights that
     are multiplied, so kernels and the read-out (D · V, tied or not) but no table that is looked
-    up. Attention is counted in full, not halved for causality; recomputation is not counted. Of an
-    mixture only the experts of a position's top k are counted. Of an
-    encoder-decoder, what runs on the S positions of the source is shared out over the L of the
-    target. A classifier's head is counted as if it ran at each position, a position bias's network
-    (FIRE) as often as it runs.
+    up. Attention is counted in full, not halved for causality; recomputation is not counted. Of a
+    mixture only the experts of a position's top k are counted. Of an encoder-decoder, what runs on
+    the S positions of the source is shared out over the L of the target. A classifier's head is
+    counted as if it ran at each position, a position bias's network (FIRE) as often as it runs.
     """
     model, length = cfg.model, cfg.data.length
     sizes = {

@@ -4,7 +4,6 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-import jax
 from flax import nnx
 from jax.sharding import Mesh
 
@@ -14,8 +13,7 @@ from jaxformer.data.workdir import saved_classes
 from jaxformer.errors import PUBLISHED, UserError
 from jaxformer.models import abstract_params, build
 from jaxformer.run import Run, load
-from jaxformer.sharding import fit, replicated
-from jaxformer.training.chain import as_hex, digest
+from jaxformer.training.chain import as_hex, parameters_digest
 
 WHERE = "objective.distillation.teacher"
 
@@ -49,12 +47,8 @@ def load_teacher(cfg: RunConfig, data: Data, mesh: Mesh | None) -> Teacher | Non
     _check(cfg, data, run, name)
     graphdef, state = nnx.split(run.model)
     params = nnx.to_pure_dict(state)
-    shapes = abstract_params(build(run.config.model))
-    words = jax.jit(
-        lambda tree: digest(jax.tree.map(lambda x, like: fit(x, like.shape), tree, shapes)),
-        out_shardings=replicated(mesh),
-    )(params)
-    return Teacher(graphdef, params, as_hex(words))
+    digest = parameters_digest(abstract_params(build(run.config.model)), mesh)
+    return Teacher(graphdef, params, as_hex(digest(params)))
 
 
 def _check(cfg: RunConfig, data: Data, run: Run, name: str) -> None:

@@ -28,3 +28,16 @@ def test_the_bias_is_added_in_float32():
     bias_O = jnp.array([1 + 2**-12])
     y = affine(jnp.zeros((1, 2)), jnp.zeros((2, 1)), bias_O, jnp.dtype("bfloat16"))
     assert y[0, 0] == 1 + 2**-12
+
+
+def test_one_row_in_bfloat16_is_summed_in_float32():
+    """On a CPU by another way than several rows are: bfloat16 inputs, no rounding between."""
+    rng = np.random.default_rng(0)
+    x_1I, kernel_IO = (
+        jnp.asarray(rng.normal(size=shape), jnp.bfloat16) for shape in ((1, 96), (96, 40))
+    )
+    bias_O = jnp.asarray(rng.normal(size=40), jnp.float32)
+    expected = np.float64(x_1I) @ np.float64(kernel_IO) + np.float64(bias_O)
+    found = affine(x_1I, kernel_IO, bias_O, jnp.dtype("bfloat16"))
+    assert found.dtype == jnp.float32
+    np.testing.assert_allclose(found, expected, atol=1e-5)
