@@ -6,7 +6,7 @@ import sys
 from benchmarks.timing import machine
 from jaxformer.evaluation.report import markdown
 
-NAMES = ("train_step", "decode", "attention", "lengths", "start_up")
+NAMES = ("train_step", "decode", "attention", "lengths", "start_up", "overheads", "seeds")
 
 
 def main(names: list[str]) -> int:

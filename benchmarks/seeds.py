@@ -4,8 +4,8 @@
 
 What is trained is configs/lengths/majority.py: one layer, one head, d_model 16, batches of 64.
 Every line is measured in a process of its own, so that each compiles what it needs, with all that
-train.py does: metrics, an evaluation and a checkpoint at the end. Nothing else should run
-meanwhile.
+train.py does: metrics, an evaluation and a checkpoint at the end, compilation included. Nothing
+else should run meanwhile. `python -m benchmarks seeds` does the same.
 """
 
 import argparse
@@ -56,37 +56,33 @@ def run(way: str, seeds: int, steps: int, log_every: int) -> float:
         return time.perf_counter() - began
 
 
-def main() -> None:
+def main(seeds: int = 8, steps: int = 2000, log_every: int = 50) -> list[dict[str, Any]]:
+    seconds = {}
+    for way in WAYS:
+        command = [sys.executable, "-m", "benchmarks.seeds", f"--way={way}"]
+        command += [f"--seeds={seeds}", f"--steps={steps}", f"--log_every={log_every}"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            sys.exit(done.stderr)
+        seconds[way] = float(done.stdout.splitlines()[-1])
+    slowest = seconds["one after another"]
+    return [
+        {
+            f"{seeds} seeds of {steps} steps": way,
+            "seconds": f"{spent:.1f}",
+            "ms a step and seed": f"{1000 * spent / (seeds * steps):.2f}",
+            "times as fast": f"{slowest / spent:.2f}",
+        }
+        for way, spent in seconds.items()
+    ]
+
+
+if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=8)
     parser.add_argument("--steps", type=int, default=2000)
     parser.add_argument("--log_every", type=int, default=50)
     parser.add_argument("--way", choices=WAYS, help="measure this one in this process")
     given = parser.parse_args()
-    if given.way:
-        print(run(given.way, given.seeds, given.steps, given.log_every))
-        return
-    seconds = {}
-    for way in WAYS:
-        command = [sys.executable, "-m", "benchmarks.seeds", f"--way={way}"]
-        command += [f"--{n}={getattr(given, n)}" for n in ("seeds", "steps", "log_every")]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            sys.exit(done.stderr)
-        seconds[way] = float(done.stdout.splitlines()[-1])
-    slowest, total = seconds["one after another"], given.seeds * given.steps
-    print(f"{given.seeds} seeds of {given.steps} steps, compilation included\n")
-    table = [
-        {
-            "": way,
-            "seconds": f"{spent:.1f}",
-            "ms a step and seed": f"{1000 * spent / total:.2f}",
-            "times as fast": f"{slowest / spent:.2f}",
-        }
-        for way, spent in seconds.items()
-    ]
-    print(markdown(table))
-
-
-if __name__ == "__main__":
-    main()
+    sizes = given.seeds, given.steps, given.log_every
+    print(run(given.way, *sizes) if given.way else markdown(main(*sizes)))

@@ -23,9 +23,17 @@ import numpy as np
 from flax import nnx
 
 from jaxformer.errors import UserError
-from jaxformer.generation.inputs import Inputs, bucket, decode, prefill, prepare, spread
+from jaxformer.generation.inputs import (
+    Inputs,
+    bucket,
+    decode,
+    prefill,
+    prepare,
+    prepare_model,
+    spread,
+)
 from jaxformer.nn.cache import Cache
-from jaxformer.sharding import mesh_of, replicate, using
+from jaxformer.sharding import replicate, using
 
 # (carried, parents_BK, tokens_BK, real_B) -> (logits_BKV, carried): beam k continues what beam
 # parents[k] was by one token. Rows that are not real are done: whatever they give is ignored.
@@ -126,13 +134,13 @@ def beam_search(
         eos_id=eos_id,
         rows_B=rows_B,
     )
-    graphdef, state = nnx.split(model)
+    graphdef, params, mesh = prepare_model(model)
     longest = int(inputs.limits_B.max())
-    new, mesh = bucket(longest), mesh_of(state)
+    new = bucket(longest)
     with using(mesh):
         found = _beam_search(
             graphdef,
-            nnx.to_pure_dict(state),
+            params,
             spread(mesh, inputs),
             length_penalty.divisors(new),
             np.int32(eos_id),

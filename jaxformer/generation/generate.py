@@ -20,10 +20,18 @@ import numpy as np
 from flax import nnx
 
 from jaxformer.errors import UserError
-from jaxformer.generation.inputs import Inputs, bucket, decode, prefill, prepare, spread
+from jaxformer.generation.inputs import (
+    Inputs,
+    bucket,
+    decode,
+    prefill,
+    prepare,
+    prepare_model,
+    spread,
+)
 from jaxformer.generation.sampling import Sampler, penalise
 from jaxformer.nn.cache import Cache
-from jaxformer.sharding import mesh_of, put_key, replicate, using
+from jaxformer.sharding import put_key, replicate, using
 
 
 @dataclasses.dataclass(frozen=True)
@@ -146,9 +154,8 @@ def stream(
         eos_id=eos_id,
         rows_B=rows_B,
     )
-    graphdef, state = nnx.split(model)
-    rows, longest, mesh = len(inputs.limits_B), int(inputs.limits_B.max()), mesh_of(state)
-    params, inputs = nnx.to_pure_dict(state), spread(mesh, inputs)
+    graphdef, params, mesh = prepare_model(model)
+    rows, longest, inputs = len(inputs.limits_B), int(inputs.limits_B.max()), spread(mesh, inputs)
     fixed = _Fixed(
         put_key(mesh, key),
         inputs.rows_B,

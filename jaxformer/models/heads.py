@@ -48,8 +48,9 @@ class VocabularyHead(nnx.Module):
         """float32[..., V] from [..., D]."""
         if self.transform is not None and self.norm is not None:
             x = self.norm(ACTIVATIONS[self.activation](self.transform(x)))
-        kernel_DV = embedding.table[...].T if self.kernel is None else self.kernel[...]
-        logits = affine(x * self.scale, kernel_DV, None, self.dtype)
+        tied = self.kernel is None
+        kernel = embedding.table[...] if tied else self.kernel[...]
+        logits = affine(x * self.scale, kernel, None, self.dtype, turned=tied)
         logits = constrain(logits, *("batch", "length")[: x.ndim - 1], "vocab")
         logits = logits[..., : self.size]  # a mesh may have columns behind the vocabulary
         if self.bias is not None:

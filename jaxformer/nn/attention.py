@@ -13,6 +13,7 @@ from jaxformer.nn.context import Context
 from jaxformer.nn.kernels.rule import Rule
 from jaxformer.nn.linear import Linear
 from jaxformer.nn.norm import RMSNorm
+from jaxformer.nn.platform import head_dtype
 from jaxformer.nn.positions.logn import scale_queries
 from jaxformer.sharding import constrain
 
@@ -75,8 +76,8 @@ class Attention(nnx.Module):
         rule = dataclasses.replace(
             rule, softcap=self.softcap, sink_H=sink_H, dropout_rate=self.dropout_rate
         )
-        k_BSGK, v_BSGK = k_BSGK.astype(q_BLHK.dtype), v_BSGK.astype(q_BLHK.dtype)
-        out_BLHK, weights_BHLS = kernels.attend(self.kernel, q_BLHK, k_BSGK, v_BSGK, rule)
+        qkv = (x.astype(head_dtype(q_BLHK.dtype)) for x in (q_BLHK, k_BSGK, v_BSGK))
+        out_BLHK, weights_BHLS = kernels.attend(self.kernel, *qkv, rule)
         return self.output(out_BLHK.reshape(*out_BLHK.shape[:2], -1)), weights_BHLS
 
 

@@ -8,9 +8,11 @@ import jax.numpy as jnp
 from flax import nnx
 
 from jaxformer.config import ModelConfig
+from jaxformer.nn.attention import CrossAttention
 from jaxformer.nn.block import Block
 from jaxformer.nn.cache import LayerCache
 from jaxformer.nn.context import Context
+from jaxformer.nn.platform import head_dtype
 from jaxformer.sharding import constrain
 
 Layers = nnx.List | Block
@@ -55,16 +57,20 @@ def run_layers(
 def source_caches(layers: Layers, hidden_BSD: jax.Array) -> Caches:
     """Keys and values of the source for every layer's cross-attention, computed once."""
     if isinstance(layers, nnx.List):
-        pairs = [block.cross_attention.keys_values(hidden_BSD) for block in layers]
-        return tuple(LayerCache.of(*pair) for pair in pairs)
+        return tuple(_source_cache(block.cross_attention, hidden_BSD) for block in layers)
     graphdef, state = nnx.split(layers)
 
     def keys_values(state: nnx.State) -> LayerCache:
-        attention = nnx.merge(graphdef, state).cross_attention
-        assert attention is not None
-        return LayerCache.of(*attention.keys_values(hidden_BSD))
+        return _source_cache(nnx.merge(graphdef, state).cross_attention, hidden_BSD)
 
     return jax.lax.map(keys_values, state)
+
+
+def _source_cache(attention: CrossAttention | None, hidden_BSD: jax.Array) -> LayerCache:
+    assert attention is not None
+    k_BSGK, v_BSGK = attention.keys_values(hidden_BSD)
+    dtype = head_dtype(k_BSGK.dtype)
+    return LayerCache.of(k_BSGK.astype(dtype), v_BSGK.astype(dtype))
 
 
 def _run_unrolled(layers, x_BLD, context, remat, caches, cross_caches):
