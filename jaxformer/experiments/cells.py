@@ -1,7 +1,7 @@
 """The cells of a sweep: a grid of settings times seeds, all checked before any is trained.
 
 A cell is one run: a config and a seed. Its name is a hash of the resolved config and of what its
-data hold, so that whatever would change its numbers makes it another cell.
+data, and its teacher, hold, so that whatever would change its numbers makes it another cell.
 """
 
 import copy
@@ -26,6 +26,7 @@ from jaxformer.experiments.selection import check_selection
 from jaxformer.models import abstract_params, build
 from jaxformer.nn.positions import check_bounds
 from jaxformer.sharding import check_batch, make_mesh
+from jaxformer.training.teacher import load_teacher
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,7 +95,9 @@ def plan(
             found = dataclasses.replace(found, lengths=lengths) if lengths else found
             read_inputs(cfg, data, found)
             check_selection(select, cfg)
-            jobs += _jobs(arm, cfg, found, num_seeds, data.train.fingerprint, select)
+            teacher = load_teacher(cfg, data, make_mesh(cfg.mesh))
+            taught = teacher.fingerprint if teacher else ""
+            jobs += _jobs(arm, cfg, found, num_seeds, (data.train.fingerprint, taught), select)
         except UserError as error:
             where = ", ".join(f"{name}={text}" for name, text in arm.items())
             of = f" (in the cell {where})" if where else ""
@@ -131,10 +134,10 @@ def _jobs(
     cfg: RunConfig,
     suite: SuiteConfig,
     num_seeds: int,
-    data: str,
+    inputs: tuple[str, str],
     select: str,
 ) -> list[Job]:
-    """The cells of one arm."""
+    """The cells of one arm; `inputs` are the fingerprints of data and teacher ('': none)."""
     parameters = jax.tree.leaves(abstract_params(build(cfg.model, cfg.compute_dtype)))
     size = sum(math.prod(leaf.shape) for leaf in parameters)
     others = [] if select == "last" else [select]
@@ -146,7 +149,9 @@ def _jobs(
     for seed in range(cfg.seed, cfg.seed + num_seeds):
         seeded = dataclasses.replace(cfg, seed=seed)
         seeded.check()
-        name = fingerprint("cell", seeded.to_dict(), data)
+        values, (data, taught) = seeded.to_dict(), inputs
+        values["objective"]["distillation"]["teacher"] = taught  # wherever it lies
+        name = fingerprint("cell", values, data)
         cell = Cell(arm, seed, name, evaluation, task, trained_up_to(cfg), size, of_data)
         jobs.append(Job(cell, seeded, suite))
     return jobs

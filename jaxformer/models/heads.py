@@ -48,8 +48,8 @@ class VocabularyHead(nnx.Module):
         """float32[..., V] from [..., D]."""
         if self.transform is not None and self.norm is not None:
             x = self.norm(ACTIVATIONS[self.activation](self.transform(x)))
-        tied = self.kernel is None
-        kernel = embedding.table[...] if tied else self.kernel[...]
+        kernel = embedding.table[...] if self.kernel is None else self.kernel[...]
+        tied = self.kernel is None  # a table [V, D]
         logits = affine(x * self.scale, kernel, None, self.dtype, turned=tied)
         logits = constrain(logits, *("batch", "length")[: x.ndim - 1], "vocab")
         logits = logits[..., : self.size]  # a mesh may have columns behind the vocabulary

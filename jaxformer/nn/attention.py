@@ -76,8 +76,9 @@ class Attention(nnx.Module):
         rule = dataclasses.replace(
             rule, softcap=self.softcap, sink_H=sink_H, dropout_rate=self.dropout_rate
         )
-        qkv = (x.astype(head_dtype(q_BLHK.dtype)) for x in (q_BLHK, k_BSGK, v_BSGK))
-        out_BLHK, weights_BHLS = kernels.attend(self.kernel, *qkv, rule)
+        dtype = head_dtype(q_BLHK.dtype)
+        q_BLHK, k_BSGK, v_BSGK = (x.astype(dtype) for x in (q_BLHK, k_BSGK, v_BSGK))
+        out_BLHK, weights_BHLS = kernels.attend(self.kernel, q_BLHK, k_BSGK, v_BSGK, rule)
         return self.output(out_BLHK.reshape(*out_BLHK.shape[:2], -1)), weights_BHLS
 
 

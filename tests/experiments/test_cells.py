@@ -1,5 +1,6 @@
 """Axes and cells: what a grid is, what names a cell, and what is refused before any is trained."""
 
+import dataclasses
 import hashlib
 import itertools
 import json
@@ -12,6 +13,7 @@ from jaxformer.errors import UserError
 from jaxformer.experiments.axes import field_type, parse_axis
 from jaxformer.experiments.cells import plan
 from jaxformer.experiments.protocol import describe
+from jaxformer.training.loop import train
 from tests.experiments import tiny_sweep
 
 
@@ -139,6 +141,29 @@ def test_the_name_stays_the_same_from_one_version_to_the_next(folder):
     data = open_data(job.config, None).train.fingerprint
     parts = json.dumps(["cell", job.config.to_dict(), data], sort_keys=True)
     assert job.cell.name == hashlib.sha256(parts.encode()).hexdigest()[:16]
+
+
+def test_a_teacher_counts_by_what_it_holds(folder, tmp_path):
+    """Not by where it lies; one that does not fit is refused before any cell is trained."""
+    [job] = tiny_sweep.jobs(folder)
+
+    def named(teacher):
+        values = tiny_sweep.values(folder)
+        values["objective"]["distillation"]["teacher"] = str(teacher)
+        return plan(values, [], 1, suite=str(folder / "suite.py"))[0].cell.name
+
+    for steps in (1, 2):
+        path = tmp_path / str(steps)
+        cfg = dataclasses.replace(
+            job.config, train=dataclasses.replace(job.config.train, num_steps=steps)
+        )
+        train(cfg, open_data(cfg, path), path)
+    one, other = named(tmp_path / "1"), named(tmp_path / "2")
+    assert len({one, other, job.cell.name}) == 3
+    (tmp_path / "1").rename(tmp_path / "moved")
+    assert named(tmp_path / "moved") == one
+    with pytest.raises(UserError, match=r"teacher: .* \(in the cell .*teacher="):
+        tiny_sweep.jobs(folder, f"objective.distillation.teacher={tmp_path / 'none'}")
 
 
 def test_another_suite_is_the_same_cell_but_another_evaluation(folder):

@@ -42,6 +42,14 @@ PROMPTS = np.array([[3, 1, 4, 1, 5, 9], [2, 6, 0, 0, 0, 0], [5, 3, 5, 0, 0, 0]],
 LENGTHS = np.array([6, 2, 3], np.int32)
 
 
+SETTINGS_OF_HALVES = (
+    {},
+    {"num_layers": 2, "scan_layers": True},
+    {"position": "fire", "activation": "swiglu"},
+    {"architecture": "lstm", "position": "none"},
+)
+
+
 @functools.cache
 def next_token(model, sampler):
     """The token at `length` and its log-probability, from a full forward over a fixed width."""
@@ -467,9 +475,22 @@ def test_an_encoder_decoder_needs_a_source():
         run(make_translator())
 
 
-def test_half_precision_runs():
-    out = run(builders.make_model(make_model().config, compute_dtype="bfloat16"))
-    assert np.isfinite(out.logprobs).all()
+@pytest.mark.parametrize("settings", SETTINGS_OF_HALVES, ids=str)
+def test_half_precision_gives_what_a_full_pass_does(settings):
+    """Kernels are turned for it on a CPU, of stacked layers and of a single row too."""
+    model = builders.make_model(make_model(**settings).config, compute_dtype="bfloat16")
+    kinds = {x.shape for x in jax.tree.leaves(nnx.state(model))}
+    out = run(model)
+    one = run(model, prompts=PROMPTS[:1], lengths=LENGTHS[:1])
+    assert {x.shape for x in jax.tree.leaves(nnx.state(model))} == kinds  # not the model's own
+    for row, (prompt, length) in enumerate(zip(PROMPTS, LENGTHS, strict=True)):
+        tokens = np.concatenate([prompt[:length], out.tokens[row]])
+        logits_LV = model(tokens[None, :-1]).logits[0, length - 1 :]
+        logprobs_LV = np.asarray(jax.nn.log_softmax(logits_LV))
+        chosen = logprobs_LV[np.arange(len(logprobs_LV)), tokens[length:]]
+        np.testing.assert_allclose(out.logprobs[row], chosen, atol=0.03)
+        assert (chosen > logprobs_LV.max(1) - 0.03).all()  # greedy, but for near ties
+    np.testing.assert_allclose(one.logprobs, out.logprobs[:1], atol=0.03)
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,12 @@
 """Linear maps: shapes, types and accumulation."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxformer.nn.linear import affine
+from jaxformer.nn import parameters
+from jaxformer.nn.linear import Linear, affine, lookup
 
 RNG = np.random.default_rng(0)
 
@@ -41,3 +43,36 @@ def test_one_row_in_bfloat16_is_summed_in_float32():
     found = affine(x_1I, kernel_IO, bias_O, jnp.dtype("bfloat16"))
     assert found.dtype == jnp.float32
     np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("rows", [1, 5])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_turned_layer_gives_what_it_gave(dtype, rows):
+    """Its kernel is stored [out, in], and in the type that the product takes."""
+    rng = np.random.default_rng(0)
+    draw = parameters.normal(0.5)
+    layer = Linear(24, 7, bias=True, initializer=draw, dtype=jnp.dtype(dtype))
+    kernel_IO = jnp.asarray(rng.normal(size=(24, 7)), jnp.float32)
+    layer.kernel[...], layer.bias[...] = kernel_IO, jnp.arange(7.0)
+    x = jnp.asarray(rng.normal(size=(rows, 24)), dtype)
+    expected = layer(x)
+    layer.turn()
+    assert layer.kernel[...].shape == (7, 24)
+    assert layer.kernel[...].dtype == dtype
+    np.testing.assert_allclose(np.float32(layer(x)), np.float32(expected), rtol=2**-8)
+    halved = np.float64(kernel_IO.astype(dtype))
+    exact = np.float64(x) @ halved + np.arange(7)
+    np.testing.assert_allclose(np.float64(layer(x)), exact, rtol=2**-8, atol=2**-7)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_table_is_looked_up_exactly(dtype):
+    """Also where bits stand for numbers; an id outside of it is NaN."""
+    values_VD = np.float32([[0.0, -0.0], [np.inf, -1.5], [2**-133, np.nan], [3.0, -(2.0**100)]])
+    ids_BL = jnp.array([[0, 1, 2], [3, 4, -1]])
+    found_BLD = jax.jit(lookup)(jnp.asarray(values_VD, dtype), ids_BL)
+    expected_BLD = np.full((2, 3, 2), np.nan, np.float32)
+    expected_BLD[0], expected_BLD[1, 0] = values_VD[:3], values_VD[3]
+    assert found_BLD.dtype == jnp.float32
+    np.testing.assert_array_equal(found_BLD, expected_BLD)
+    np.testing.assert_array_equal(np.signbit(found_BLD[0, 0]), [False, True])
