@@ -46,7 +46,6 @@ SETTINGS_OF_HALVES = (
     {},
     {"num_layers": 2, "scan_layers": True},
     {"position": "fire", "activation": "swiglu"},
-    {"architecture": "lstm", "position": "none"},
 )
 
 

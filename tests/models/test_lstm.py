@@ -210,6 +210,17 @@ def test_a_field_changes_the_model(name):
     assert np.abs(logits[0] - logits[1]).max() > 1e-3
 
 
+def test_it_decodes_in_half_precision():
+    model = make_model(config(), compute_dtype="bfloat16")
+    prompts, lengths = tokens(2, 4), np.array([4, 4])
+    how = {"max_new_tokens": 5, "sampler": Greedy(), "key": jax.random.key(0), "eos_id": -1}
+    out = generate(model, prompts, lengths, **how)
+    whole = np.concatenate([prompts, out.tokens], axis=1)
+    logprobs_BLV = jax.nn.log_softmax(model(whole[:, :-1]).logits[:, 3:])
+    chosen = np.take_along_axis(np.asarray(logprobs_BLV), out.tokens[..., None], 2)[..., 0]
+    np.testing.assert_allclose(out.logprobs, chosen, atol=0.02)
+
+
 def test_an_lstm_refuses_other_objectives_and_a_prefix():
     run = base.get_config()
     run.model.update(LSTM | {"max_length": 64})

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 
 from jaxformer.nn import parameters
 from jaxformer.nn.linear import Linear, affine, lookup
@@ -53,7 +54,7 @@ def test_a_turned_layer_gives_what_it_gave(dtype, rows):
     draw = parameters.normal(0.5)
     layer = Linear(24, 7, bias=True, initializer=draw, dtype=jnp.dtype(dtype))
     kernel_IO = jnp.asarray(rng.normal(size=(24, 7)), jnp.float32)
-    layer.kernel[...], layer.bias[...] = kernel_IO, jnp.arange(7.0)
+    layer.kernel, layer.bias = nnx.Param(kernel_IO), nnx.Param(jnp.arange(7.0))
     x = jnp.asarray(rng.normal(size=(rows, 24)), dtype)
     expected = layer(x)
     layer.turn()
