@@ -11,7 +11,7 @@ from flax import nnx
 
 from configs import banking77_minilm
 from jaxformer import load
-from jaxformer.config import RunConfig
+from jaxformer.config import MeshConfig, RunConfig
 from jaxformer.data import open_data
 from jaxformer.data.vocabulary import word_tokenizer
 from jaxformer.errors import UserError
@@ -56,12 +56,14 @@ def test_load_reads_a_folder_as_a_run(folder):
         load(f"hf:{folder}", 3)
 
 
+@pytest.mark.parametrize("devices", [1, 8])
 @pytest.mark.parametrize("scanned", [False, True])
-def test_a_run_starts_from_a_folder(folder, tmp_path, capfd, scanned):
+def test_a_run_starts_from_a_folder(folder, tmp_path, capfd, scanned, devices):
     changes = {"train__init_from": f"hf:{folder}", "train__init_paths": ("embedding/*", "layers/*")}
     changes |= {"train__num_steps": 1, "train__freeze": ("embedding/*",), "train__check_every": 0}
     cfg = tiny.config(**changes, model__scan_layers=scanned, schedule__peak_value=1e-12)
-    train(cfg, tiny.data(), tmp_path)
+    mesh = MeshConfig(data=1, fsdp=1) if devices == 1 else MeshConfig(data=2, fsdp=2, tensor=2)
+    train(dataclasses.replace(cfg, mesh=mesh), tiny.data(), tmp_path)
     said = capfd.readouterr().err
     assert f"parameters are those of hf:{folder}: embedding/table" in said
     assert "computes other things" not in said
