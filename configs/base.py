@@ -52,7 +52,8 @@ def model() -> ConfigDict:
     m.logit_softcap = 0.0  # the same on the vocabulary logits
     m.attention_sink = False  # a learned logit a head that takes weight and gives nothing
     # Attention is computed by platform and shape, or by a kernel; what it cannot do another does:
-    m.attention_kernel = "auto"  # auto | reference | blockwise | cudnn (GPU, bf16) | splash (TPU)
+    # auto | reference | chunked | blockwise | cudnn (GPU, bf16) | splash (TPU): docs/kernels.md
+    m.attention_kernel = "auto"
     m.window = 0  # attend to tokens fewer than this many away, itself included: 0 = all
     m.layer_pattern = ""  # layers that differ, repeated, e.g. 'rope:window=256 x3, none'
     m.tie_embeddings = True  # the head uses the transposed embedding table

@@ -257,8 +257,9 @@ def _matrix_row(
     if cfg.remat == "none":
         weight = 4 + (1 + size) * (cfg.dropout.attention > 0)  # softmax, mask, dropped weights
         vectors = size * (width + 2 * cfg.kv_heads * cfg.head_width)
-        # A kernel by name other than the reference keeps no weights; what auto takes is not known.
-        whole = cfg.attention_kernel in ("auto", "reference") or cfg.dropout.attention > 0
+        # What auto takes is not known, and chunked keeps half at least; other kernels keep none.
+        keeping = ("auto", "reference", "chunked")
+        whole = cfg.attention_kernel in keeping or cfg.dropout.attention > 0
         kept = part.layers * (vectors + whole * cfg.num_heads * reach * weight)
     row = {"module": "/".join([*part.path[:-1], "matrix"])}
     row |= {"shape": f"{part.layers} of {cfg.num_heads} heads x {reach} keys", "parameters": 0}

@@ -76,7 +76,7 @@ class ModelConfig(Section):
     attention_softcap: float
     logit_softcap: float
     attention_sink: bool
-    attention_kernel: Literal["auto", "reference", "blockwise", "cudnn", "splash"]
+    attention_kernel: Literal["auto", "reference", "chunked", "blockwise", "cudnn", "splash"]
     window: int
     layer_pattern: str
     tie_embeddings: bool

@@ -1,5 +1,6 @@
 """Attention kernels. `reference` is the definition; the others compute the same in other ways."""
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -7,7 +8,8 @@ from typing import Any
 import jax
 
 from jaxformer.distributed import say
-from jaxformer.nn.kernels import blockwise, cudnn, reference, splash
+from jaxformer.nn import masks
+from jaxformer.nn.kernels import blockwise, chunked, cudnn, reference, splash
 from jaxformer.nn.kernels.rule import Rule, overrides
 from jaxformer.nn.kernels.select import Case, check_kernel, choose
 from jaxformer.nn.kernels.spread import share_heads, spread
@@ -24,6 +26,8 @@ def attend(
     name, why = choose(kernel, case_of(q_BLHK, k_BSGK, rule))
     if why:
         _say_once(why)
+    if name in ("reference", "chunked"):
+        rule = dataclasses.replace(rule, visibility=masks.by_place(rule.visibility))
     if name == "reference":
         return reference.attend(q_BLHK, k_BSGK, v_BSGK, rule)
     return KERNELS[name](q_BLHK, k_BSGK, v_BSGK, rule), None
@@ -47,6 +51,7 @@ def _cudnn(q_BLHK: jax.Array, k_BSGK: jax.Array, v_BSGK: jax.Array, rule: Rule) 
 
 KERNELS: dict[str, Callable[..., jax.Array]] = {
     "blockwise": _blockwise,
+    "chunked": chunked.attend,
     "cudnn": _cudnn,
     "splash": _splash,
 }

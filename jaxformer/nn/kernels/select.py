@@ -6,6 +6,7 @@ A kernel that cannot do what a call asks for gives way to one that can; `choose`
 import dataclasses
 
 from jaxformer.errors import UserError
+from jaxformer.nn.kernels.chunked import CHUNK
 from jaxformer.nn.platform import platform
 
 # What a call may ask for beyond causality, segment ids and shared key/value heads.
@@ -14,6 +15,7 @@ DOES: dict[str, frozenset[str]] = {
         {"dropout", "captured weights", "one query", "bias", "allow", "bias by content"}
         | {"softcap", "sink", "prefix"}
     ),
+    "chunked": frozenset({"bias", "allow", "softcap", "sink"}),
     "blockwise": frozenset({"bias", "allow", "softcap", "sink", "prefix"}),
     "cudnn": frozenset(),
     "splash": frozenset({"softcap", "sink"}),
@@ -23,7 +25,8 @@ FUSED = {platform: name for name, platform in PLATFORM.items()}
 
 # Fewest queries from which `auto` takes a kernel: benchmarks/attention.py on two CPU cores, and on
 # accelerators lengths at which whole weight matrices start to matter.
-BLOCKWISE_FROM = {"cpu": 256}
+CHUNKED_FROM = {"cpu": 2 * CHUNK}  # where also less memory matters little: up to BLOCKWISE_FROM
+BLOCKWISE_FROM = {"cpu": 513}
 BLOCKWISE_FROM_ELSEWHERE = 4096
 SPLASH_FROM = 512
 SPLASH_STEP = 128  # lanes of a TPU: lengths that it divides need no padding
@@ -68,7 +71,8 @@ def preferred(case: Case) -> str:
         return "splash"
     if case.length >= _blockwise_from(case) and not obstacle("blockwise", case):
         return "blockwise"
-    return "reference"
+    few = CHUNKED_FROM.get(case.platform, case.length + 1)
+    return "reference" if case.length < few or obstacle("chunked", case) else "chunked"
 
 
 def _blockwise_from(case: Case) -> int:
@@ -82,6 +86,10 @@ def obstacle(kernel: str, case: Case) -> str:
     missing = sorted(case.asks - DOES[kernel])
     if missing:
         return f"has no {missing[0]}"
+    if kernel == "chunked" and not (case.causal and case.aligned):
+        return "is for tokens that look back at their own row"
+    if kernel == "chunked" and case.context > 1:
+        return "takes no queries that are cut along the length"
     if kernel in ("cudnn", "splash") and case.causal and not case.aligned:
         return "cannot continue a cache"
     if kernel == "cudnn":
@@ -107,4 +115,5 @@ def check_kernel(kernel: str) -> None:
     here = platform()
     if kernel in PLATFORM and here != PLATFORM[kernel]:
         what = f"is {kernel}, which needs a {PLATFORM[kernel]}, and this is a {here}"
-        raise UserError("model.attention_kernel", what, "choose auto, reference or blockwise")
+        mend = "choose auto, reference, chunked or blockwise"
+        raise UserError("model.attention_kernel", what, mend)
