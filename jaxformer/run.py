@@ -73,8 +73,8 @@ def cast(run: Run, dtype: str) -> Run:
     """The run computing in 'bfloat16' or 'float32', for inference.
 
     In bfloat16 kernels and embedding tables are stored so, half the bytes, and so are the keys and
-    values of a cache. Norm scales, biases, routers and what position encodings train stay float32,
-    as do norms, softmax, logits and losses. Raises UserError for another type.
+    values of a cache, but on CPUs. Norm scales, biases, routers and what position encodings train
+    stay float32, as do norms, softmax, logits and losses. Raises UserError for another type.
     """
     if dtype not in DTYPES:
         raise UserError("dtype", f"is {dtype!r}", f"choose from {', '.join(DTYPES)}")

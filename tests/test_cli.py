@@ -172,6 +172,8 @@ def bad_inputs(f: Path) -> list[tuple[list[str], str, str]]:
         ([*evaluate, "--prompt=the", "--prompt=a", "--stream"], "--stream", "2 prompts"),
         ([*evaluate, "--dtype=int8"], "dtype", "float32, bfloat16"),
         ([*evaluate, "--window=4"], "--window", "is not read by --suite"),
+        ([*evaluate, "--prompts="], "--prompts", "is empty"),
+        (["eval.py", "--workdir=hf:"], "--workdir", "name a folder behind it"),
         ([*evaluate, "--prompt=the", "--lengths=4"], "--lengths", "is not read by --prompt"),
         ([*evaluate, "--repetition_penalty=2"], "--repetition_penalty", "--prompt, --prompts"),
         ([*evaluate, "--prompt=the", "--pairs=x"], "--pairs", "is given with --prompt"),

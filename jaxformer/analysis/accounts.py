@@ -237,7 +237,10 @@ def _activations(part: Part, cfg: ModelConfig, length: int, size: int) -> int:
 
 
 def _cached(part: Part, cfg: ModelConfig, size: int) -> int:
-    """Bytes of keys and values, of a source token in cross-attention; encoders have no cache."""
+    """Bytes of keys and values, of a source token in cross-attention; encoders have no cache.
+
+    They are of accelerators: a CPU keeps float32 in bfloat16 too.
+    """
     decodes = cfg.architecture != "encoder" and part.path[0] != "encoder"
     return size * _main_shape(part)[1] if decodes and part.path[-1] in ("key", "value") else 0
 

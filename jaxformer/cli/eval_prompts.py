@@ -15,6 +15,7 @@ from jaxformer.evaluation import report
 from jaxformer.evaluation.asked import (
     Journal,
     Line,
+    check_apart,
     digest,
     json_lines,
     prompt_field,
@@ -26,6 +27,7 @@ from jaxformer.evaluation.statistics import ratio, wilson
 from jaxformer.evaluation.translation import TITLES, describe_signatures, text_metrics
 from jaxformer.generation.batches import generate_batches
 from jaxformer.run import Run
+from jaxformer.training.chain import model_digest
 
 
 def main(run: Run, schemes: tuple[Scheme, ...]) -> int:
@@ -38,6 +40,7 @@ def main(run: Run, schemes: tuple[Scheme, ...]) -> int:
     prompts = prompt_ids(cfg, run.tokenizer, lines, new=1)
     sampler, sampler_text = sampler_of(run)
     model, out = one_variant(run, schemes), results_folder()
+    check_apart(path, out / "generated.jsonl")
     told = {
         "prompts": FLAGS.prompts,
         "sampler": sampler_text,
@@ -46,8 +49,8 @@ def main(run: Run, schemes: tuple[Scheme, ...]) -> int:
         "repetition_penalty": FLAGS.repetition_penalty,
         "positions": schemes[0].name,
     }
-    settings = told | {"digest": digest(path), "workdir": FLAGS.workdir}
-    settings |= {"step": run.step, "weights": run.weights, "compute_dtype": cfg.compute_dtype}
+    settings = told | {"digest": digest(lines), "parameters": model_digest(run.model)}
+    settings |= {"compute_dtype": cfg.compute_dtype}
     with together():  # all have read it before one writes
         journal = Journal(out / "generated.partial.jsonl", settings)
     with together():

@@ -10,7 +10,15 @@ from jaxformer.command import FLAGS
 from jaxformer.distributed import is_first
 from jaxformer.errors import UserError
 from jaxformer.evaluation import report
-from jaxformer.evaluation.asked import Line, json_lines, prompt_field, prompt_ids, read_lines
+from jaxformer.evaluation.asked import (
+    Line,
+    check_apart,
+    check_known,
+    json_lines,
+    prompt_field,
+    prompt_ids,
+    read_lines,
+)
 from jaxformer.evaluation.schemes import Scheme
 from jaxformer.evaluation.statistics import ratio
 from jaxformer.generation.scoring import Scores, score_batches
@@ -24,10 +32,12 @@ def main(run: Run, schemes: tuple[Scheme, ...]) -> int:
     """Writes scores.jsonl, a line for each line, and scores.csv, .json and .md about all."""
     cfg = run.config
     first = prompt_field(cfg)
-    lines = read_lines(Path(FLAGS.scores).expanduser(), [first, SCORED[first]])
+    path = Path(FLAGS.scores).expanduser()
+    lines = read_lines(path, [first, SCORED[first]])
     prompts = prompt_ids(cfg, run.tokenizer, lines, new=0)
     scored = _continuations(run, lines, prompts, SCORED[first])
     model, out = one_variant(run, schemes), results_folder()
+    check_apart(path, out / "scores.jsonl")
     logprobs, tokens, greedy = np.zeros((3, len(lines)))
     batch_size, batches = FLAGS.batch_size or cfg.eval.batch_size, 0
     with progress(-(-len(lines) // batch_size), 10, "batch") as bar:
@@ -89,5 +99,6 @@ def _continuations(
         if most and length > most:
             what = f"takes {length} tokens to read"
             raise UserError(line.where, what, f"{limit} allows {most}: shorten it")
+        check_known(run.config, line.where, ids)
         found.append(ids)
     return found

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from absl import flags
 
 from jaxformer.command import FLAGS, start
-from jaxformer.errors import UserError
+from jaxformer.errors import PUBLISHED, UserError
 
 USAGE = """\
 usage: python eval.py --workdir=DIR [flags]
@@ -113,6 +113,11 @@ def _evaluate() -> int:
     if not FLAGS.workdir:
         raise UserError("--workdir", "is missing", "give the directory of a train.py run")
     mode = find_mode({name for name in FLAGS if FLAGS[name].present})
+    for name in ("prompts", "scores", "pairs", "perplexity"):
+        if FLAGS[name].present and not FLAGS[name].value:
+            raise UserError(f"--{name}", "is empty", "name a file")
+    if FLAGS.workdir == PUBLISHED:
+        raise UserError("--workdir", f"is {PUBLISHED}", "name a folder behind it")
 
     from jaxformer.distributed import find_group, is_alone, joined
     from jaxformer.evaluation.schemes import parse_schemes

@@ -67,7 +67,7 @@ def json_objects(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         except (ValueError, RecursionError) as error:
             raise UserError(where, f"is not JSON ({error})", "give one object a line")
         if not isinstance(value, dict):
-            raise UserError(where, "is not an object", 'give lines like {"text": "…"}')
+            raise UserError(where, "is not an object", 'give one object a line, {"name": value, …}')
         yield where, value
 
 

@@ -12,6 +12,7 @@ from jaxformer.config import RunConfig
 from jaxformer.data.columns import json_objects, string_of
 from jaxformer.data.tokenizers import Tokenizer
 from jaxformer.errors import UserError
+from jaxformer.evaluation.report import write_atomic
 from jaxformer.generation.text import frame_sources
 from jaxformer.nn.positions.sources import document_limit
 
@@ -30,11 +31,21 @@ def read_lines(path: Path, fields: Iterable[str], optional: Iterable[str] = ()) 
     for where, value in json_objects(path):
         wanted = [*fields, *(field for field in optional if field in value)]
         texts = {field: string_of(where, value, field) for field in wanted}
-        lines.append(Line(where, value.get("id", len(lines) + 1), texts))
+        lines.append(Line(where, _id(where, value.get("id", len(lines) + 1)), texts))
     if not lines:
         example = ", ".join(f'"{field}": "…"' for field in fields)
         raise UserError(str(path), "is empty", f"give lines like {{{example}}}")
     return lines
+
+
+def _id(where: str, value: Any) -> Any:
+    """An id that can be written again as it was read."""
+    try:
+        json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
+    except (ValueError, RecursionError):  # UnicodeEncodeError is one
+        what = "has an id with half a character or a number that is not finite"
+        raise UserError(where, what, "give a text or a number")
+    return value
 
 
 def prompt_ids(
@@ -59,8 +70,24 @@ def prompt_ids(
         if most and len(ids) > (most if both else most - new):
             what = f"has a {field} of {len(ids)} tokens"
             raise UserError(line.where, what, f"{limit} = {most} leaves no room: shorten it")
+        check_known(cfg, line.where, ids)
         found.append(ids)
     return found
+
+
+def check_known(cfg: RunConfig, where: str, ids: np.ndarray) -> None:
+    """Raises UserError, which names the line, for ids that the model has no rows for."""
+    if ids.max() >= cfg.model.vocab_size:
+        what = f"has token {ids.max()}, the model {cfg.model.vocab_size} tokens"
+        raise UserError(where, what, "the tokenizer is of another model: bring this one's")
+
+
+def check_apart(path: Path, written: Path) -> None:
+    """Raises UserError where the results would be written over what is asked."""
+    if written.exists() and path.exists() and written.samefile(path):
+        raise UserError(
+            "--out", f"would write over {path}", "name another folder, or move the file"
+        )
 
 
 def prompt_field(cfg: RunConfig) -> str:
@@ -74,8 +101,10 @@ def prompt_field(cfg: RunConfig) -> str:
     return "source" if cfg.objective.has_pairs else "prompt"
 
 
-def digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+def digest(lines: Sequence[Line]) -> str:
+    """A hash of what was read, which may have been a pipe."""
+    text = json.dumps([(line.id, line.texts) for line in lines])
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 class Journal:
@@ -94,7 +123,7 @@ class Journal:
     def begin(self) -> None:
         """Starts the file, or cuts off what a kill left half-written; for one process."""
         lines = [{"row": row, "answer": answer} for row, answer in self.done.items()]
-        self._path.write_text("".join(map(_line, [self._settings, *lines])), encoding="utf-8")
+        write_atomic(self._path, json_lines([self._settings, *lines]))
 
     def append(self, answers: Mapping[int, Mapping[str, Any]]) -> None:
         with self._path.open("a", encoding="utf-8") as file:

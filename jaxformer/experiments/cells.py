@@ -83,6 +83,7 @@ def plan(
         parse_lengths(lengths)
     check_fields(axes)
     opened: dict[Any, Data] = {}
+    teachers: dict[Any, str] = {}
     jobs: list[Job] = []
     for settings in itertools.product(*(axis.settings for axis in axes)):
         arm = {axis.field: setting.text for axis, setting in zip(axes, settings, strict=True)}
@@ -95,9 +96,8 @@ def plan(
             found = dataclasses.replace(found, lengths=lengths) if lengths else found
             read_inputs(cfg, data, found)
             check_selection(select, cfg)
-            teacher = load_teacher(cfg, data, make_mesh(cfg.mesh))
-            taught = teacher.fingerprint if teacher else ""
-            jobs += _jobs(arm, cfg, found, num_seeds, (data.train.fingerprint, taught), select)
+            inputs = data.train.fingerprint, _teacher(cfg, data, teachers)
+            jobs += _jobs(arm, cfg, found, num_seeds, inputs, select)
         except UserError as error:
             where = ", ".join(f"{name}={text}" for name, text in arm.items())
             of = f" (in the cell {where})" if where else ""
@@ -127,6 +127,17 @@ def _resolve(values: Mapping[str, Any], opened: dict[Any, Data]) -> tuple[RunCon
     train = cfg.train
     check_batch(make_mesh(cfg.mesh), "train.batch_size", train.batch_size, train.num_microbatches)
     return cfg, opened[key]
+
+
+def _teacher(cfg: RunConfig, data: Data, known: dict[Any, str]) -> str:
+    """A hash of what an arm's teacher computes, '' without one; equal arms read it once."""
+    key = cfg.objective, cfg.data, cfg.mesh, cfg.model.vocab_size, cfg.model.head.num_classes
+    if cfg.objective.distillation.teacher and key not in known:
+        teacher = load_teacher(cfg, data)
+        assert teacher is not None
+        its = teacher.config
+        known[key] = fingerprint(teacher.fingerprint, its.model.to_dict(), its.compute_dtype)
+    return known.get(key, "")
 
 
 def _jobs(

@@ -8,7 +8,7 @@ import numpy as np
 from flax import nnx
 
 from jaxformer.generation.generate import generate
-from jaxformer.generation.inputs import room
+from jaxformer.generation.inputs import for_decoding, room
 from jaxformer.generation.sampling import Sampler
 from jaxformer.generation.text import Tokenizer, pad
 
@@ -43,6 +43,7 @@ def generate_batches(
     """
     config = model.config  # pyright: ignore[reportAttributeAccessIssue]
     both = config.architecture == "encoder_decoder"
+    model = for_decoding(model)
     shortest_first = sorted(rows, key=lambda row: len(prompts[row]))
     for start in range(0, len(rows), batch_size):
         batch = shortest_first[start : start + batch_size]

@@ -27,13 +27,13 @@ from jaxformer.generation.inputs import (
     Inputs,
     bucket,
     decode,
+    for_decoding,
     prefill,
     prepare,
-    prepare_model,
     spread,
 )
 from jaxformer.nn.cache import Cache
-from jaxformer.sharding import replicate, using
+from jaxformer.sharding import mesh_of, replicate, using
 
 # (carried, parents_BK, tokens_BK, real_B) -> (logits_BKV, carried): beam k continues what beam
 # parents[k] was by one token. Rows that are not real are done: whatever they give is ignored.
@@ -134,7 +134,8 @@ def beam_search(
         eos_id=eos_id,
         rows_B=rows_B,
     )
-    graphdef, params, mesh = prepare_model(model)
+    graphdef, state = nnx.split(for_decoding(model))
+    params, mesh = nnx.to_pure_dict(state), mesh_of(state)
     longest = int(inputs.limits_B.max())
     new = bucket(longest)
     with using(mesh):

@@ -10,7 +10,6 @@ bucket (see `inputs`) and sampler share one compilation.
 
 import dataclasses
 import functools
-import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -24,14 +23,14 @@ from jaxformer.generation.inputs import (
     Inputs,
     bucket,
     decode,
+    for_decoding,
     prefill,
     prepare,
-    prepare_model,
     spread,
 )
 from jaxformer.generation.sampling import Sampler, penalise
 from jaxformer.nn.cache import Cache
-from jaxformer.sharding import put_key, replicate, using
+from jaxformer.sharding import mesh_of, put_key, replicate, using
 
 
 @dataclasses.dataclass(frozen=True)
@@ -140,8 +139,8 @@ def stream(
 
     The last is what `generate` returns, bit for bit.
     """
-    if not 0 < repetition_penalty < math.inf:
-        mend = "give a number above 0: 1 changes nothing, more makes repetitions rarer"
+    if not 1e-3 <= repetition_penalty <= 1e3:
+        mend = "give .001 to 1000: 1 changes nothing, more makes repetitions rarer"
         raise UserError("repetition_penalty", f"is {repetition_penalty}", mend)
     inputs = prepare(
         model,
@@ -154,7 +153,8 @@ def stream(
         eos_id=eos_id,
         rows_B=rows_B,
     )
-    graphdef, params, mesh = prepare_model(model)
+    graphdef, state = nnx.split(for_decoding(model))
+    params, mesh = nnx.to_pure_dict(state), mesh_of(state)
     rows, longest, inputs = len(inputs.limits_B), int(inputs.limits_B.max()), spread(mesh, inputs)
     fixed = _Fixed(
         put_key(mesh, key),

@@ -41,7 +41,10 @@ class Fields:
         return default if value is None else value
 
     def integer(self, name: str, default: int | None = None) -> int:
-        return self._typed(name, default, int, "a whole number")
+        value = self._typed(name, default, int, "a whole number")
+        if abs(value) >= 2**31:
+            self.refuse(name, f"is {value:.3g}", "it takes a whole number below 2^31")
+        return value
 
     def number(self, name: str, default: float | None = None) -> float:
         value = self._typed(name, default, (int, float), "a number")
@@ -104,7 +107,7 @@ def read_json(path: Path) -> dict[str, Any]:
     """The content of a JSON file that holds an object; raises UserError."""
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         reason = " ".join(str(error).split())
         raise UserError(str(path), f"cannot be read ({reason})", "copy it once more") from error
     if not isinstance(values, dict):

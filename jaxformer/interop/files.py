@@ -63,12 +63,10 @@ def read_tensor(name: str, stored: Stored) -> np.ndarray:
 def write_tensors(folder: Path, tensors: Mapping[str, np.ndarray], limit: int = MAX_SHARD) -> None:
     """Writes one file, or several of at most `limit` bytes (one tensor at least) and their index.
 
-    What the folder held of weights before is removed.
+    The weights of the model that the folder held before are removed once these are written.
     """
     from safetensors.numpy import save_file
 
-    for old in [*folder.glob("*.safetensors"), *folder.glob("*.safetensors.index.json")]:
-        old.unlink()
     shards: list[dict[str, np.ndarray]] = [{}]
     room = limit
     for name, x in tensors.items():
@@ -77,17 +75,25 @@ def write_tensors(folder: Path, tensors: Mapping[str, np.ndarray], limit: int = 
             room = limit
         room -= x.nbytes
         shards[-1][name] = x
-    if len(shards) == 1:
-        save_file(_contiguous(shards[0]), folder / WEIGHTS, {"format": "pt"})
-        return
-    where = {}
-    for number, shard in enumerate(shards, 1):
-        file = f"model-{number:05}-of-{len(shards):05}.safetensors"
-        save_file(_contiguous(shard), folder / file, {"format": "pt"})
-        where |= dict.fromkeys(shard, file)
-    total = sum(x.nbytes for x in tensors.values())
-    index = {"metadata": {"total_size": total}, "weight_map": where}
-    (folder / INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
+    names = [WEIGHTS]
+    if len(shards) > 1:
+        names = [f"model-{n:05}-of-{len(shards):05}.safetensors" for n in range(1, 1 + len(shards))]
+    for name, shard in zip(names, shards, strict=True):
+        save_file(_contiguous(shard), folder / f"{name}.partial", {"format": "pt"})
+    for old in [folder / INDEX, *filter(_is_ours, folder.glob("*.safetensors"))]:
+        old.unlink(missing_ok=True)
+    for name in names:
+        os.replace(folder / f"{name}.partial", folder / name)
+    if len(shards) > 1:
+        where = {key: name for name, shard in zip(names, shards, strict=True) for key in shard}
+        total = sum(x.nbytes for x in tensors.values())
+        index = {"metadata": {"total_size": total}, "weight_map": where}
+        (folder / INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
+
+
+def _is_ours(file: Path) -> bool:
+    """Whether the file has a name that `write_tensors`, and the library, give."""
+    return bool(re.fullmatch(r"model(-\d{5}-of-\d{5})?\.safetensors", file.name))
 
 
 def _contiguous(tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -89,12 +89,20 @@ def open_folder(path: Path) -> Folder:
     family = _family(file, values.get("model_type"))
     fields, tensors = Fields(file, values), find_tensors(path)
     cfg = _checked(file, family.read(fields, tensors.keys()))
+    if cfg.num_layers > len(tensors):  # before so many are built
+        what = f"gives {cfg.num_layers} layers, and there are {len(tensors)} tensors"
+        raise UserError(str(file), what, "copy both once more")
     if ignored := fields.unread():
         say(f"{file}: fields not known here were not read: {', '.join(ignored)}")
     pad = first_id(values.get("pad_token_id"))
     extra = Extra(1 if pad < 0 else pad, values.get("type_vocab_size") or 2)
     rows, copies = _match(family, cfg, extra, tensors, path)
-    return Folder(path, cfg, read_words(where, values), rows, copies, tensors)
+    words = read_words(where, values)
+    if words is not None and not words.tokenizer.eos_id < cfg.vocab_size:
+        what = f"number the end of a text {words.tokenizer.eos_id} in a vocabulary of "
+        mend = "eos_token_id, or the tokenizer, is of another model"
+        raise UserError(f"{where}: config.json and tokenizer", f"{what}{cfg.vocab_size}", mend)
+    return Folder(path, cfg, words, rows, copies, tensors)
 
 
 def read_leaves(folder: Folder, only: Set[str] | None = None) -> Iterator[tuple[str, np.ndarray]]:

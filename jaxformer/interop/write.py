@@ -48,6 +48,9 @@ def to_huggingface(
     if dtype not in DTYPES:
         raise UserError("dtype", f"is {dtype!r}", f"choose from {', '.join(DTYPES)}")
     cfg, folder = run.config.model, Path(path)
+    if run.config.objective.kind == "prefix_lm":
+        what = "is prefix_lm, whose prompts are read both ways"
+        raise UserError("objective.kind", what, "no family of the library does: keep the run")
     special = special_ids(run.tokenizer)
     chosen, fields = _choose(cfg, special, family)
     data = run.config.data
@@ -57,9 +60,9 @@ def to_huggingface(
     if chosen.model_type == "roberta" and (not run.tokenizer.has_pad or special.pad in framed):
         what = "has no token that only pads, by which roberta counts positions"
         raise UserError("tokenizer", what, "export as bert, or give the tokenizer one")
+    _make(folder)
     leaves = _leaves(nnx.to_pure_dict(nnx.state(run.model, nnx.Param)))
     tensors = write_params(chosen, cfg, leaves, special, dtype)
-    _make(folder)
     write_tensors(folder, tensors)
     numbers = {"bos": special.bos, "eos": special.eos}
     numbers |= (
@@ -132,10 +135,16 @@ def _unscanned(cfg: ModelConfig) -> ModelConfig:
 
 
 def _make(folder: Path) -> None:
-    """Makes the folder, or takes one that holds such a model: a run would lose its config."""
-    config = folder / "config.json"
-    if config.exists() and "model_type" not in read_json(config):
-        raise UserError(str(folder), "holds a run", "write to another folder")
+    """Makes the folder, or takes an empty one or one that holds such a model, but nothing else's.
+
+    A run would lose its config and tokenizer, others their weights.
+    """
+    config, mend = folder / "config.json", "write to another folder"
+    is_model = config.exists() and "model_type" in read_json(config)
+    if (config.exists() and not is_model) or (folder / "checkpoints").exists():
+        raise UserError(str(folder), "holds a run", mend)
+    if not is_model and (others := sorted(folder.glob("*.safetensors"))):
+        raise UserError(str(folder), f"holds {others[0].name} and no config.json", mend)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

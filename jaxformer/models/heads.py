@@ -8,12 +8,12 @@ from jaxformer.config import ModelConfig
 from jaxformer.nn import parameters
 from jaxformer.nn.dropout import RowKey, dropout
 from jaxformer.nn.feedforward import ACTIVATIONS
-from jaxformer.nn.linear import Embedding, Linear, affine
+from jaxformer.nn.linear import Embedding, Linear, Turnable, affine
 from jaxformer.nn.norm import NORMS
 from jaxformer.sharding import constrain
 
 
-class VocabularyHead(nnx.Module):
+class VocabularyHead(Turnable):
     """Logits over the vocabulary: a kernel of its own, or the embedding table when tied.
 
     `head.transform` puts a linear layer, the activation and a norm before (BERT's masked language
@@ -48,9 +48,11 @@ class VocabularyHead(nnx.Module):
         """float32[..., V] from [..., D]."""
         if self.transform is not None and self.norm is not None:
             x = self.norm(ACTIVATIONS[self.activation](self.transform(x)))
-        kernel = embedding.table[...] if self.kernel is None else self.kernel[...]
-        tied = self.kernel is None  # a table [V, D]
-        logits = affine(x * self.scale, kernel, None, self.dtype, turned=tied)
+        if self.kernel is None:
+            kernel, turned = embedding.table[...], True  # [V, D]
+        else:
+            kernel, turned = self.kernel[...], self.turned
+        logits = affine(x * self.scale, kernel, None, self.dtype, turned)
         logits = constrain(logits, *("batch", "length")[: x.ndim - 1], "vocab")
         logits = logits[..., : self.size]  # a mesh may have columns behind the vocabulary
         if self.bias is not None:

@@ -114,7 +114,7 @@ def append(
     # The first of several new tokens look at keys that the last of them push out of the ring.
     before = _ring(kept, length_B - real_BL.sum(1, dtype=jnp.int32), capacity)
     old, fresh = cache.read(layer), (k_BLGK, v_BLGK)
-    k, v = (jnp.concatenate([a.astype(b.dtype), b], 1) for a, b in zip(old, fresh, strict=True))
+    k, v = (jnp.concatenate([a, b.astype(a.dtype)], 1) for a, b in zip(old, fresh, strict=True))
     seen = jax.tree.map(lambda a, b: jnp.concatenate([a, b], 1), before, new)
     return written, k, v, seen
 

@@ -12,7 +12,22 @@ from jaxformer.nn import parameters
 from jaxformer.nn.platform import platform
 
 
-class Linear(nnx.Module):
+class Turnable(nnx.Module):
+    """What has a kernel [in, out] that may be stored [out, in], in the type of the product."""
+
+    kernel: Any  # a parameter, or None
+    dtype: jnp.dtype
+    turned: bool = False
+
+    def turn(self) -> bool:
+        """For inference: stores the kernel, or those of all layers, so; whether that was new."""
+        if self.turned or self.kernel is None:
+            return False
+        self.kernel, self.turned = nnx.Param(self.kernel[...].astype(self.dtype).mT), True
+        return True
+
+
+class Linear(Turnable):
     """y = x W (+ b). The product runs in `dtype` with float32 accumulation."""
 
     def __init__(
@@ -27,16 +42,11 @@ class Linear(nnx.Module):
         self.kernel = parameters.declare((in_features, out_features), initializer)
         self.bias = parameters.declare((out_features,), parameters.zeros) if bias else None
         self.dtype = dtype
-        self.turned = False  # the kernel is stored [out, in]
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """[..., in] → [..., out] in `dtype`."""
         bias = None if self.bias is None else self.bias[...]
         return affine(x, self.kernel[...], bias, self.dtype, self.turned).astype(self.dtype)
-
-    def turn(self) -> None:
-        """For inference: stores the kernel, or those of all layers, in `dtype` and [out, in]."""
-        self.kernel, self.turned = nnx.Param(self.kernel[...].astype(self.dtype).mT), True
 
 
 class Embedding(nnx.Module):
@@ -62,15 +72,30 @@ def lookup(table_VD: jax.Array, ids_BL: jax.Array, rows: str | None = None) -> j
     # Looking up in a table sharded over D makes XLA rematerialise activations: only the rows may
     # be shared out, of which each device then has some.
     table_VD = sharding.constrain(table_VD, rows, None)
-    how: Any = {"mode": "fill", "fill_value": jnp.nan, "wrap_negative_indices": False}
-    if table_VD.dtype == jnp.bfloat16 and platform() == "cpu":
-        # XLA there turns a whole table into float32 to look up numbers in it, but not bits.
-        how["fill_value"] = np.array(jnp.nan, jnp.bfloat16).view(np.uint16)
-        bits_BLD = jax.lax.bitcast_convert_type(table_VD, jnp.uint16).at[ids_BL].get(**how)
-        x_BLD = jax.lax.bitcast_convert_type(bits_BLD, jnp.bfloat16)
-    else:
-        x_BLD = table_VD.at[ids_BL].get(**how)
+    x_BLD = _rows(table_VD, ids_BL)
     return sharding.constrain(x_BLD.astype(jnp.float32), "batch", "length", None)
+
+
+@jax.custom_jvp
+def _rows(table_VD: jax.Array, ids_BL: jax.Array) -> jax.Array:
+    """The rows in the table's type; of a table in bfloat16 on a CPU looked up as bits.
+
+    XLA there turns a whole table into float32 to look up numbers in it, but not bits.
+    """
+    if table_VD.dtype != jnp.bfloat16 or platform() != "cpu":
+        return _plain_rows(table_VD, ids_BL, jnp.nan)
+    bits_VD = jax.lax.bitcast_convert_type(table_VD, jnp.uint16)
+    nan = np.array(jnp.nan, jnp.bfloat16).view(np.uint16)
+    return jax.lax.bitcast_convert_type(_plain_rows(bits_VD, ids_BL, nan), jnp.bfloat16)
+
+
+@_rows.defjvp
+def _rows_jvp(primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
+    return _rows(*primals), _plain_rows(tangents[0], primals[1], jnp.nan)
+
+
+def _plain_rows(table_VD: jax.Array, ids_BL: jax.Array, other: Any) -> jax.Array:
+    return table_VD.at[ids_BL].get(mode="fill", fill_value=other, wrap_negative_indices=False)
 
 
 def affine(
@@ -82,7 +107,7 @@ def affine(
 ) -> jax.Array:
     """x[..., I] W + b as float32[..., O]; the product takes `dtype` and accumulates in float32.
 
-    The kernel is [I, O], turned [O, I]. Activations are flattened to two dimensions: with three,
+    The kernel is [I, O], or turned [O, I]. Activations are flattened to two dimensions: with three,
     XLA on CPU transposes and recomputes for the weight gradient. Where their length is cut they are
     not: rows and tokens that are both cut are no one dimension that is.
     """

@@ -78,20 +78,22 @@ class LstmLayer(nnx.Module):
 
         starts: tokens that begin a document; real: those that are no padding.
         """
-        gates_BLF = affine(x_BLD, self.input.kernel[...], self.bias[...], self.dtype)
-        kernel_DF = self.recurrent.kernel[...]
-        return _recur(kernel_DF, gates_BLF, starts_BL, real_BL, h_BD, c_BD, self.dtype)
+        kernels = self.input.kernel[...], self.recurrent.kernel[...]
+        how = self.dtype, self.input.turned
+        gates_BLF = affine(x_BLD, kernels[0], self.bias[...], *how)
+        return _recur(kernels[1], gates_BLF, starts_BL, real_BL, h_BD, c_BD, *how)
 
 
-@functools.partial(jax.jit, static_argnums=6)  # who calls op by op compiles the loop only once
+@functools.partial(jax.jit, static_argnums=(6, 7))  # op by op the loop is compiled only once
 def _recur(
-    kernel_DF: jax.Array,
+    kernel: jax.Array,
     gates_BLF: jax.Array,
     starts_BL: jax.Array,
     real_BL: jax.Array,
     h_BD: jax.Array,
     c_BD: jax.Array,
     dtype: jnp.dtype,
+    turned: bool,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """The recurrence, given what the inputs add to the gates."""
 
@@ -100,7 +102,7 @@ def _recur(
     ) -> tuple[tuple[jax.Array, jax.Array], jax.Array]:
         gates_BF, starts_B1, real_B1 = token
         h_BD, c_BD = (jnp.where(starts_B1, 0.0, x_BD) for x_BD in carry)
-        gates_BF = gates_BF + affine(h_BD, kernel_DF, None, dtype)
+        gates_BF = gates_BF + affine(h_BD, kernel, None, dtype, turned)
         i_BD, f_BD, g_BD, o_BD = jnp.split(gates_BF, 4, axis=1)
         c_BD = jax.nn.sigmoid(f_BD) * c_BD + jax.nn.sigmoid(i_BD) * jnp.tanh(g_BD)
         h_BD = jax.nn.sigmoid(o_BD) * jnp.tanh(c_BD)

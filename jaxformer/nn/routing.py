@@ -56,7 +56,7 @@ def choose(
 def capacity(moe: MoeConfig, length: int) -> int:
     """Tokens of a row that an expert takes; more than the row has is never needed."""
     share = moe.capacity_factor * moe.top_k * length / moe.num_experts
-    return min(length, max(1, math.ceil(share)))
+    return max(1, math.ceil(min(length, share)))
 
 
 def slots(experts_BLK: jax.Array, num_experts: int, size: int) -> jax.Array:

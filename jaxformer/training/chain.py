@@ -15,9 +15,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import nnx
 from jax.sharding import Mesh
 
-from jaxformer.sharding import fit, path_of, replicated
+from jaxformer.models import abstract_params, build
+from jaxformer.sharding import fit, mesh_of, path_of, replicated
 
 LENGTH = 16  # hexadecimal digits kept of a hash
 GOLDEN = 0x9E3779B9
@@ -43,6 +45,13 @@ def parameters_digest(stored: Any, mesh: Mesh | None) -> Callable[[Any], jax.Arr
         lambda params: digest(jax.tree.map(lambda x, like: fit(x, like.shape), params, stored)),
         out_shardings=replicated(mesh),
     )
+
+
+def model_digest(model: Any) -> str:
+    """The digest of a model's parameters in the shapes of checkpoints, as in metrics.jsonl."""
+    params = nnx.to_pure_dict(nnx.state(model, nnx.Param))
+    stored = abstract_params(build(model.config))
+    return as_hex(parameters_digest(stored, mesh_of(params))(params))
 
 
 def digest(tree: Any) -> jax.Array:

@@ -71,7 +71,7 @@ def _train(
     end, every, clock = cfg.train.num_steps, cfg.train, Clock()
     graphdef, _ = nnx.split(build(cfg.model, cfg.compute_dtype))
     tx, schedule = make_optimizer(cfg)
-    teacher = load_teacher(cfg, data, mesh)
+    teacher = load_teacher(cfg, data)
     make_params = lambda: init(cfg.model, jax.random.key(cfg.seed))  # noqa: E731
     ema = cfg.train.ema.decay > 0
     abstract = abstract_state(make_params, tx, mesh, ema=ema)

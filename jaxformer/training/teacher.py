@@ -5,15 +5,13 @@ from pathlib import Path
 from typing import Any
 
 from flax import nnx
-from jax.sharding import Mesh
 
 from jaxformer.config import RunConfig
 from jaxformer.data import Data
 from jaxformer.data.workdir import saved_classes
 from jaxformer.errors import PUBLISHED, UserError
-from jaxformer.models import abstract_params, build
 from jaxformer.run import Run, load
-from jaxformer.training.chain import as_hex, parameters_digest
+from jaxformer.training.chain import model_digest
 
 WHERE = "objective.distillation.teacher"
 
@@ -22,16 +20,17 @@ WHERE = "objective.distillation.teacher"
 class Teacher:
     """A model and its parameters, placed as a model of that shape is trained.
 
-    `fingerprint` tells its parameters and what they mean from others.
+    `fingerprint` tells its parameters from others, `config` is that of its run.
     """
 
     graphdef: Any
     params: Any
     fingerprint: str
+    config: RunConfig
 
 
-def load_teacher(cfg: RunConfig, data: Data, mesh: Mesh | None) -> Teacher | None:
-    """The teacher that a resolved config names, on the mesh; None where it names none.
+def load_teacher(cfg: RunConfig, data: Data) -> Teacher | None:
+    """The teacher that a resolved config names, on its mesh; None where it names none.
 
     Raises UserError where it is no run, or its logits are not of the same things as the run's.
     """
@@ -41,14 +40,10 @@ def load_teacher(cfg: RunConfig, data: Data, mesh: Mesh | None) -> Teacher | Non
     try:
         run = load(name, mesh=cfg.mesh)
     except UserError as error:
-        if not error.where.startswith("mesh."):
-            raise
-        raise UserError(WHERE, f"{name} does not fit ({error.where}: {error.what})", error.mend)
+        raise UserError(WHERE, f"{name} cannot be read ({error})", "name the --workdir of a run")
     _check(cfg, data, run, name)
     graphdef, state = nnx.split(run.model)
-    params = nnx.to_pure_dict(state)
-    digest = parameters_digest(abstract_params(build(run.config.model)), mesh)
-    return Teacher(graphdef, params, as_hex(digest(params)))
+    return Teacher(graphdef, nnx.to_pure_dict(state), model_digest(run.model), run.config)
 
 
 def _check(cfg: RunConfig, data: Data, run: Run, name: str) -> None:

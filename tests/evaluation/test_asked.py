@@ -4,7 +4,15 @@ import pytest
 
 from jaxformer.data.vocabulary import word_tokenizer
 from jaxformer.errors import UserError
-from jaxformer.evaluation.asked import Journal, json_lines, prompt_field, prompt_ids, read_lines
+from jaxformer.evaluation.asked import (
+    Journal,
+    check_apart,
+    digest,
+    json_lines,
+    prompt_field,
+    prompt_ids,
+    read_lines,
+)
 from tests.training import tiny
 
 WORDS = word_tokenizer("abcdefgh")
@@ -26,6 +34,8 @@ def test_lines_have_ids_or_numbers(tmp_path):
         ("{}", "line 1: has no field 'prompt', it has none: add it"),
         ('{"prompt": null}', "line 1: has no string in 'prompt'"),
         ('{"prompt": "a", "reference": 3}', "line 1: has no string in 'reference'"),
+        ('{"prompt": "a", "id": "\\ud83d"}', "line 1: has an id with half a character"),
+        ('{"prompt": "a", "id": [NaN]}', "line 1: has an id with half a character or a number"),
     ],
 )
 def test_bad_lines_are_named(tmp_path, text, message):
@@ -56,6 +66,29 @@ def test_prompts_are_framed_as_in_training(tmp_path):
     assert prompt_field(pairs) == "source"
     (ids,) = prompt_ids(pairs, WORDS, lines_of(tmp_path, "a b", field="source"), 1)
     assert ids.tolist() == [*WORDS.encode("a b"), WORDS.eos_id]
+
+
+def test_tokens_that_the_model_has_not_are_named_by_their_line(tmp_path):
+    cfg = tiny.config(model__vocab_size=WORDS.vocab_size - 1)
+    lines = lines_of(tmp_path, "a b", "a h")
+    with pytest.raises(UserError, match=r"line 2: has token 10, the model 10 tokens"):
+        prompt_ids(cfg, WORDS, lines, 1)
+
+
+def test_what_was_read_is_known_by_its_lines(tmp_path):
+    """Not by a file that may be a pipe."""
+    one, same, other = (lines_of(tmp_path, *texts) for texts in (["a"], ["a"], ["b"]))
+    assert digest(one) == digest(same) != digest(other)
+    assert digest([one[0]._replace(id="x")]) != digest(one)
+
+
+def test_results_are_not_written_over_what_is_asked(tmp_path):
+    file = tmp_path / "generated.jsonl"
+    check_apart(file, file)  # neither is there
+    file.write_text("{}")
+    check_apart(file, tmp_path / "scores.jsonl")
+    with pytest.raises(UserError, match=r"--out: would write over .*generated.jsonl"):
+        check_apart(tmp_path / "." / "generated.jsonl", file)
 
 
 def test_a_journal_goes_on_where_it_was_cut(tmp_path):

@@ -162,7 +162,9 @@ def test_a_teacher_counts_by_what_it_holds(folder, tmp_path):
     assert len({one, other, job.cell.name}) == 3
     (tmp_path / "1").rename(tmp_path / "moved")
     assert named(tmp_path / "moved") == one
-    with pytest.raises(UserError, match=r"none: has no config.* \(in the cell .*teacher="):
+    with pytest.raises(
+        UserError, match=r"distillation.teacher: .*none cannot be read .* \(in the cell .*teacher="
+    ):
         tiny_sweep.jobs(folder, f"objective.distillation.teacher={tmp_path / 'none'}")
 
 

@@ -10,7 +10,7 @@ from flax import nnx
 from jaxformer.errors import UserError
 from jaxformer.generation import Greedy, Temperature, TopP, generate, stream
 from jaxformer.generation.generate import _advance, _start
-from jaxformer.generation.inputs import bucket, room
+from jaxformer.generation.inputs import bucket, for_decoding, room
 from jaxformer.generation.sampling import penalise
 from jaxformer.nn.positions import ENCODINGS
 from tests import builders
@@ -478,10 +478,15 @@ def test_an_encoder_decoder_needs_a_source():
 def test_half_precision_gives_what_a_full_pass_does(settings):
     """Kernels are turned for it on a CPU, of stacked layers and of a single row too."""
     model = builders.make_model(make_model(**settings).config, compute_dtype="bfloat16")
-    kinds = {x.shape for x in jax.tree.leaves(nnx.state(model))}
+    kinds = [x.shape for x in jax.tree.leaves(nnx.state(model))]
+    turned = [x.shape for x in jax.tree.leaves(nnx.state(for_decoding(model)))]
+    for mine, other in zip(kinds, turned, strict=True):
+        assert other in (mine, (*mine[:-2], *mine[-2:][::-1]))
+    assert turned != kinds
+    assert for_decoding(again := for_decoding(model)) is again
     out = run(model)
     one = run(model, prompts=PROMPTS[:1], lengths=LENGTHS[:1])
-    assert {x.shape for x in jax.tree.leaves(nnx.state(model))} == kinds  # not the model's own
+    assert [x.shape for x in jax.tree.leaves(nnx.state(model))] == kinds  # not the model's own
     for row, (prompt, length) in enumerate(zip(PROMPTS, LENGTHS, strict=True)):
         tokens = np.concatenate([prompt[:length], out.tokens[row]])
         logits_LV = model(tokens[None, :-1]).logits[0, length - 1 :]
@@ -505,6 +510,7 @@ def test_half_precision_gives_what_a_full_pass_does(settings):
         ({"count": 0}, "max_new_tokens: is 0"),
         ({"repetition_penalty": 0.0}, "repetition_penalty: is 0.0"),
         ({"repetition_penalty": float("inf")}, "repetition_penalty: is inf"),
+        ({"repetition_penalty": 1e-46}, "repetition_penalty: is 1e-46"),
     ],
 )
 def test_bad_input_is_refused(changes, message):

@@ -147,6 +147,8 @@ def test_a_tensor_of_another_shape(folder, capsys):
         ({"n_layer": 1}, "has no place for transformer.h.1.attn.c_attn.bias"),
         ({"n_embd": 15}, "transformer.wte.weight is [11, 12], the config says [11, 15]"),
         ({"n_head": 5}, "gives model.d_model, which 12 is not divisible by num_heads = 5"),
+        ({"vocab_size": 10**30}, "vocab_size: is 1e+30, it takes a whole number below 2^31"),
+        ({"n_layer": 10**6}, "config.json: gives 1000000 layers, and there are"),
         ({"n_head": "3"}, "config.json: n_head: is '3', it takes a whole number"),
         ({"model_type": "mamba"}, "model_type: is 'mamba', it is not yet readable"),
         ({"model_type": None}, "model_type: is missing"),
@@ -169,6 +171,8 @@ def test_copies_must_be_equal(folder, capsys):
 
 def test_no_config_and_a_damaged_one(folder, capsys):
     (folder / "config.json").write_text("{")
+    assert "config.json: cannot be read" in refused(folder, capsys)
+    (folder / "config.json").write_text('{"a": ' * 100_000)
     assert "config.json: cannot be read" in refused(folder, capsys)
     (folder / "config.json").unlink()
     assert "has no config.json" in refused(folder, capsys)

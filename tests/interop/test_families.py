@@ -80,6 +80,7 @@ def our_logits(cfg, params, inputs, hidden):
 def their_texts(model, inputs):
     """What each row is continued with, alone and so without padding."""
     how = {"max_new_tokens": NEW, "do_sample": False, "pad_token_id": 0}
+    how["use_cache"] = False  # its cache of a T5 has as many layers as the encoder
     start = getattr(model.config, "decoder_start_token_id", None)
     model.generation_config = transformers.GenerationConfig(**how, decoder_start_token_id=start)
     texts = []
@@ -109,9 +110,21 @@ def as_run(cfg, params, pad):
     return Run(nnx.merge(graphdef(cfg), params), tokenizer, config, 0, "")
 
 
+def varied(kind, fields):
+    """A model, and its greedy texts if it writes any: the first whose texts have three words."""
+    for seed in range(20):
+        theirs = make_theirs(kind, fields, seed)
+        if kind.startswith(("Bert", "Roberta")):
+            return theirs, None
+        texts = their_texts(theirs, batch_of(theirs.config)[0])
+        if len(np.unique(texts)) > 2:
+            return theirs, texts
+    raise AssertionError("no model writes more than two words")
+
+
 @pytest.mark.parametrize(("family", "kind", "fields"), list(first_and_slow()))
 def test_same_logits_and_texts_in_and_out(family, kind, fields, tmp_path):
-    theirs = make_theirs(kind, fields)
+    theirs, texts = varied(kind, fields)
     theirs.save_pretrained(tmp_path / "theirs")
     cfg, params, tokenizer = from_huggingface(tmp_path / "theirs")
     assert tokenizer is None
@@ -122,8 +135,6 @@ def test_same_logits_and_texts_in_and_out(family, kind, fields, tmp_path):
     keep = real_BL if wanted.ndim == 3 else slice(None)
     np.testing.assert_allclose(found[keep], wanted[keep], atol=1e-4, rtol=0)
     if cfg.architecture != "encoder":
-        texts = their_texts(theirs, inputs)
-        assert len(np.unique(texts)) > 2
         start = getattr(theirs.config, "decoder_start_token_id", None)
         ours = our_texts(cfg, params, inputs, start)
         np.testing.assert_array_equal(ours, texts)

@@ -166,6 +166,35 @@ def test_what_no_family_says_is_refused_by_field(folder, tmp_path):
     assert not (tmp_path / "a").exists()
 
 
+def test_an_export_leaves_what_it_did_not_write(folder, tmp_path):
+    """Other weights, a run with and without its config.json; a model is replaced, shards too."""
+    run = load(f"hf:{folder}")
+    others, lost = tmp_path / "others", tmp_path / "lost"
+    others.mkdir()
+    (others / "mine.safetensors").write_text("precious")
+    (lost / "checkpoints").mkdir(parents=True)
+    for path, words in ((others, "holds mine.safetensors and no config"), (lost, "holds a run")):
+        before = sorted(path.rglob("*"))
+        with pytest.raises(UserError, match=words):
+            to_huggingface(run, path)
+        assert sorted(path.rglob("*")) == before
+    to_huggingface(run, tmp_path / "again")
+    (tmp_path / "again" / "adapter.safetensors").write_text("precious")
+    (tmp_path / "again" / "model-00001-of-00002.safetensors").write_text("old")
+    to_huggingface(run, tmp_path / "again")
+    names = {path.name for path in (tmp_path / "again").glob("*.safetensors*")}
+    assert names == {"model.safetensors", "adapter.safetensors"}
+
+
+def test_a_prefix_language_model_is_no_familys(folder, tmp_path):
+    run = load(f"hf:{folder}")
+    objective = dataclasses.replace(run.config.objective, kind="prefix_lm")
+    run = dataclasses.replace(run, config=dataclasses.replace(run.config, objective=objective))
+    with pytest.raises(UserError, match=r"objective.kind: is prefix_lm"):
+        to_huggingface(run, tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+
+
 def test_scanned_layers_are_written_one_by_one(tmp_path):
     from jaxformer.interop import from_huggingface
 

@@ -77,3 +77,14 @@ def test_a_table_is_looked_up_exactly(dtype):
     assert found_BLD.dtype == jnp.float32
     np.testing.assert_array_equal(found_BLD, expected_BLD)
     np.testing.assert_array_equal(np.signbit(found_BLD[0, 0]), [False, True])
+
+
+def test_the_gradient_of_a_table_in_bfloat16():
+    """Each row has the sum of what it was taken for; by bits alone there would be none."""
+    table_VD = jnp.asarray(RNG.normal(size=(5, 3)), jnp.bfloat16)
+    ids_BL, weights_BLD = jnp.array([[0, 3, 3], [1, 0, 0]]), jnp.arange(18.0).reshape(2, 3, 3)
+    found_VD = jax.jit(jax.grad(lambda x: (lookup(x, ids_BL) * weights_BLD).sum()))(table_VD)
+    expected_VD = np.zeros((5, 3))
+    np.add.at(expected_VD, np.asarray(ids_BL), np.asarray(weights_BLD))
+    assert found_VD.dtype == jnp.bfloat16
+    np.testing.assert_allclose(np.float64(found_VD), expected_VD, rtol=2**-8)

@@ -113,7 +113,7 @@ def test_equal_experts_are_taken_from_the_first():
 
 
 @pytest.mark.parametrize(
-    ("factor", "k", "size"), [(1.0, 1, 2), (1.25, 1, 3), (9.0, 1, 6), (0.01, 2, 1)]
+    ("factor", "k", "size"), [(1.0, 1, 2), (1.25, 1, 3), (9.0, 1, 6), (1e308, 2, 6), (0.01, 2, 1)]
 )
 def test_capacity(factor, k, size):
     """At least a token, at most the row."""

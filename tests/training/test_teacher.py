@@ -13,7 +13,6 @@ from jaxformer.config import MeshConfig
 from jaxformer.data.vocabulary import word_tokenizer
 from jaxformer.errors import UserError
 from jaxformer.losses import distillation
-from jaxformer.mesh import make_mesh
 from jaxformer.models import build, init
 from jaxformer.sharding import path_of
 from jaxformer.training.loop import train
@@ -121,10 +120,9 @@ def test_a_step_without_its_teacher_is_no_step():
 
 def test_on_a_mesh_the_teacher_is_cut_like_a_model_and_teaches_the_same(teacher):
     sizes = MeshConfig(data=2, fsdp=2, expert=1, context=1, tensor=2)
-    alone = load_teacher(taught(teacher), data(), None)
+    alone = load_teacher(taught(teacher), data())
     cfg = dataclasses.replace(taught(teacher), mesh=sizes)
-    mesh = make_mesh(sizes)
-    spread = load_teacher(cfg, data(), mesh)
+    spread = load_teacher(cfg, data())
     assert alone.fingerprint == spread.fingerprint
     for keys, leaf in jax.tree_util.tree_leaves_with_path(spread.params):
         if path_of(keys).endswith("kernel"):

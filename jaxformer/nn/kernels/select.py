@@ -6,7 +6,6 @@ A kernel that cannot do what a call asks for gives way to one that can; `choose`
 import dataclasses
 
 from jaxformer.errors import UserError
-from jaxformer.nn.kernels.chunked import CHUNK
 from jaxformer.nn.platform import platform
 
 # What a call may ask for beyond causality, segment ids and shared key/value heads.
@@ -25,8 +24,8 @@ FUSED = {platform: name for name, platform in PLATFORM.items()}
 
 # Fewest queries from which `auto` takes a kernel: benchmarks/attention.py on two CPU cores, and on
 # accelerators lengths at which whole weight matrices start to matter.
-CHUNKED_FROM = {"cpu": 2 * CHUNK}  # where also less memory matters little: up to BLOCKWISE_FROM
-BLOCKWISE_FROM = {"cpu": 513}
+BLOCKWISE_FROM = {"cpu": 256}
+CHUNKED_UP_TO = {"cpu": 512}  # from as many queries on as blockwise; longer rows keep much memory
 BLOCKWISE_FROM_ELSEWHERE = 4096
 SPLASH_FROM = 512
 SPLASH_STEP = 128  # lanes of a TPU: lengths that it divides need no padding
@@ -69,10 +68,11 @@ def preferred(case: Case) -> str:
     whole = not (case.length % (SPLASH_STEP * case.context) or case.keys % SPLASH_STEP)
     if case.platform == "tpu" and case.length >= SPLASH_FROM and whole:
         return "splash"
-    if case.length >= _blockwise_from(case) and not obstacle("blockwise", case):
-        return "blockwise"
-    few = CHUNKED_FROM.get(case.platform, case.length + 1)
-    return "reference" if case.length < few or obstacle("chunked", case) else "chunked"
+    if case.length < _blockwise_from(case):
+        return "reference"
+    if case.length <= CHUNKED_UP_TO.get(case.platform, 0) and not obstacle("chunked", case):
+        return "chunked"
+    return "reference" if obstacle("blockwise", case) else "blockwise"
 
 
 def _blockwise_from(case: Case) -> int:

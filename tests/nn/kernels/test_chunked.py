@@ -1,5 +1,6 @@
 """Attention in chunks of queries: the reference's numbers without what the mask forbids."""
 
+import dataclasses
 import functools
 
 import jax
@@ -7,11 +8,9 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from jaxformer import sharding
-from jaxformer.config import MeshConfig
 from jaxformer.nn import kernels, masks
 from jaxformer.nn.kernels import chunked
-from tests.builders import make_model, model_config, random_params
+from tests.builders import apply, make_model, model_config, random_params
 from tests.nn.kernels.cases import CASES, GAPS, Case, assert_close, by_reference, oracle, weighted
 
 small = functools.partial(chunked.attend, chunk=8)
@@ -74,13 +73,45 @@ def test_biases_and_gradients_of_what_they_train(kind):
     )
 
 
-def test_on_a_mesh_rows_and_heads_are_cut(monkeypatch):
-    monkeypatch.setitem(sharding.MESH_AXES, "batch", ("data",))
-    monkeypatch.setitem(sharding.MESH_AXES, "heads", ("fsdp",))
+def test_on_a_mesh_rows_and_heads_stay_cut():
     case = Case((*CASES["documents"].rows, CASES["causal"].rows[0]), softcap=2.0, groups=2)
-    with jax.set_mesh(sharding.make_mesh(MeshConfig(2, 2, 2))):
-        found = weighted(small, case)
-    assert_close(found, oracle(case))
+    mesh = jax.sharding.Mesh(np.array(jax.devices()[:4]).reshape(2, 2), ("data", "heads"))
+    cut = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data", None, "heads"))
+    arrays = jax.device_put(case.arrays(), cut)
+    out = jax.jit(lambda *x: small(*x, case.rule()))(*arrays)
+    assert {shard.data.shape for shard in out.addressable_shards} == {(2, 37, 2, 8)}
+    np.testing.assert_allclose(out, oracle(case)["out"], rtol=1e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("name", ["causal", "documents"])
+def test_several_chunks_told_by_places(name):
+    """As `auto` takes them: places of a later chunk count from the row's start."""
+
+    def kernel(*call):
+        rule = dataclasses.replace(call[3], visibility=masks.by_place(call[3].visibility))
+        return small(*call[:3], rule)
+
+    assert_close(weighted(kernel, CASES[name]), oracle(CASES[name]))
+
+
+def test_a_model_of_long_rows_takes_chunks(monkeypatch):
+    cfg = model_config(max_length=300, **{"position.kind": "alibi"})
+    tokens_BL = np.random.default_rng(0).integers(0, 40, (2, 300)).astype(np.int32)
+    ids_BL = np.ones_like(tokens_BL)
+    ids_BL[0, 170:], ids_BL[1, 290:] = 2, 0
+    seen, whole = [], chunked.attend
+    monkeypatch.setitem(
+        kernels.KERNELS, "chunked", lambda q, *x: seen.append(q.shape[1]) or whole(q, *x)
+    )
+    found, expected = (
+        apply(
+            dataclasses.replace(cfg, attention_kernel=kernel), random_params(cfg), tokens_BL, ids_BL
+        )
+        for kernel in ("auto", "reference")
+    )
+    assert set(seen) == {300}
+    np.testing.assert_allclose(found.logits[0], expected.logits[0], atol=2e-5)
+    np.testing.assert_allclose(found.logits[1, :290], expected.logits[1, :290], atol=2e-5)
 
 
 def test_half_the_pairs_are_never_multiplied():
