@@ -154,12 +154,12 @@ def test_killed_and_resumed_it_is_equal_in_every_bit_and_refuses_another_teacher
 def test_teachers_that_do_not_fit_are_refused_in_a_line(teacher, tmp_path):
     def refusal(cfg, of=None):
         with pytest.raises(UserError) as caught:
-            load_teacher(cfg, of or data(), None)
+            load_teacher(cfg, of or data())
         assert caught.value.where == "objective.distillation.teacher"
         return str(caught.value)
 
     with pytest.raises(UserError, match=r"has no config.json and no checkpoint"):
-        load_teacher(taught(tmp_path), data(), None)
+        load_teacher(taught(tmp_path), data())
     elsewhere = data()
     elsewhere.tokenizer.fingerprint = "another"
     assert "has another vocabulary than this run" in refusal(taught(teacher), elsewhere)
