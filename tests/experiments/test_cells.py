@@ -1,6 +1,5 @@
 """Axes and cells: what a grid is, what names a cell, and what is refused before any is trained."""
 
-import dataclasses
 import hashlib
 import itertools
 import json
@@ -152,14 +151,16 @@ def test_a_teacher_counts_by_what_it_holds(folder, tmp_path):
         values["objective"]["distillation"]["teacher"] = str(teacher)
         return plan(values, [], 1, suite=str(folder / "suite.py"))[0].cell.name
 
-    for steps in (1, 2):
-        path = tmp_path / str(steps)
-        cfg = dataclasses.replace(
-            job.config, train=dataclasses.replace(job.config.train, num_steps=steps)
-        )
-        train(cfg, open_data(cfg, path), path)
-    one, other = named(tmp_path / "1"), named(tmp_path / "2")
-    assert len({one, other, job.cell.name}) == 3
+    values = tiny_sweep.values(folder)
+    values["schedule"]["peak_value"] = 1e-46  # 0 in float32: no parameter moves
+    runs = {"1": (1, 0.0, 2), "2": (1, 0.0, 3), "capped": (1, 5.0, 2), "other": (2, 0.0, 2)}
+    for name, (values["seed"], values["model"]["logit_softcap"], steps) in runs.items():
+        values["train"]["num_steps"] = steps
+        cfg = plan(values, [], 1, suite=str(folder / "suite.py"))[0].config
+        train(cfg, open_data(cfg, tmp_path / name), tmp_path / name)
+    one = named(tmp_path / "1")
+    assert named(tmp_path / "2") == one  # the same parameters
+    assert len({one, named(tmp_path / "capped"), named(tmp_path / "other"), job.cell.name}) == 4
     (tmp_path / "1").rename(tmp_path / "moved")
     assert named(tmp_path / "moved") == one
     with pytest.raises(
