@@ -1,7 +1,7 @@
 """What a run does beside its steps: python -m benchmarks overheads, or
 python -m benchmarks.overheads TEXT_FILE
 
-Trains configs/text.py, on BPE tokens of the file or of this package's own code, in pieces of 50
+Trains configs/text.py, on BPE tokens of the file or of this package's own code, in pieces of 24
 steps: bare (one batch again and again, nothing kept), and as training does it (loader, hash chain,
 metrics, and a checkpoint in the middle, awaited at the end). Pieces alternate; medians are printed.
 "waiting for data" is the time in which the loop had no batch, "a batch, nothing read ahead" what
@@ -34,7 +34,7 @@ from jaxformer.training.optim import make_optimizer
 from jaxformer.training.state import abstract_state, initialise, shardings_of
 from jaxformer.training.step import make_train_step
 
-STEPS, PIECES = 50, 7
+STEPS, PIECES = 24, 3
 
 
 def main(rounds: int = PIECES, path: str = "") -> list[dict[str, Any]]:
