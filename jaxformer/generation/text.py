@@ -10,7 +10,7 @@ from flax import nnx
 from jaxformer.errors import UserError
 from jaxformer.generation.beam import NO_PENALTY, LengthPenalty, beam_search
 from jaxformer.generation.generate import generate
-from jaxformer.generation.inputs import room
+from jaxformer.generation.inputs import for_decoding, room
 from jaxformer.generation.sampling import Greedy, Sampler
 from jaxformer.nn.positions.sources import document_limit
 
@@ -164,6 +164,7 @@ def translate(
         if most and len(ids) > most:
             what = f"number {row} has {len(ids)} tokens"
             raise UserError("source", what, f"{field} allows {most}: shorten it")
+    model = for_decoding(model)
     shortest_first = sorted(range(len(encoded)), key=lambda row: len(encoded[row]))
     texts = [""] * len(encoded)
     for start in range(0, len(encoded), batch_size):

@@ -98,10 +98,10 @@ def open_folder(path: Path) -> Folder:
     extra = Extra(1 if pad < 0 else pad, values.get("type_vocab_size") or 2)
     rows, copies = _match(family, cfg, extra, tensors, path)
     words = read_words(where, values)
-    if words is not None and not words.tokenizer.eos_id < cfg.vocab_size:
-        what = f"number the end of a text {words.tokenizer.eos_id} in a vocabulary of "
+    if words is not None and (end := words.tokenizer.eos_id) >= cfg.vocab_size:
+        what = f"number the end of a text {end} in a vocabulary of {cfg.vocab_size}"
         mend = "eos_token_id, or the tokenizer, is of another model"
-        raise UserError(f"{where}: config.json and tokenizer", f"{what}{cfg.vocab_size}", mend)
+        raise UserError(f"{where}: config.json and tokenizer", what, mend)
     return Folder(path, cfg, words, rows, copies, tensors)
 
 

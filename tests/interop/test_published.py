@@ -186,6 +186,15 @@ def test_an_export_leaves_what_it_did_not_write(folder, tmp_path):
     assert names == {"model.safetensors", "adapter.safetensors"}
 
 
+def test_an_end_outside_the_vocabulary_is_told_by_its_folder(folder, tmp_path):
+    odd = shutil.copytree(folder, tmp_path / "odd")
+    (odd / "tokenizer_config.json").unlink()
+    config = json.loads((odd / "config.json").read_text()) | {"eos_token_id": 1000}
+    (odd / "config.json").write_text(json.dumps(config))
+    with pytest.raises(UserError, match=r"odd: config.json and tokenizer: number the end .* 1000"):
+        load(f"hf:{odd}")
+
+
 def test_a_prefix_language_model_is_no_familys(folder, tmp_path):
     run = load(f"hf:{folder}")
     objective = dataclasses.replace(run.config.objective, kind="prefix_lm")
